@@ -1,0 +1,114 @@
+"""Dimensions as people write them ("B", "T + 1", "2*H", "T // 2") and constraints on them ("B % 8 == 0").
+
+They are read as Python expressions and become `jax.export` dimensions, all in one scope.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax.core
+from jax.export import SymbolicScope, symbolic_shape
+
+from .errors import InputError
+
+Dim = Any
+"""An int or a symbolic dimension of `jax.export`, whose class is not public."""
+
+_OPERATORS: dict[type[ast.AST], Callable[[Dim, Dim], Dim]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.BitXor: operator.pow,  # how JAX prints a power
+}
+_FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "max": jax.core.max_dim,
+    "min": jax.core.min_dim,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+}
+_COMPARISONS: dict[type[ast.AST], tuple[str, int]] = {  # JAX's comparison, and what to add to the right side
+    ast.GtE: (">=", 0),
+    ast.LtE: ("<=", 0),
+    ast.Eq: ("==", 0),
+    ast.Gt: (">=", 1),
+    ast.Lt: ("<=", -1),
+}
+
+
+def parse_dim(text: str, scope: SymbolicScope) -> Dim:
+    """The dimension that `text` describes."""
+    return _evaluate(_parse(text), scope, text)
+
+
+def names_in(text: str) -> set[str]:
+    """The names of dimensions in an expression or a constraint."""
+    tree = _parse(text)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called}
+
+
+def make_scope(constraints: Iterable[str]) -> SymbolicScope:
+    """A new scope in which `constraints`, for example "N >= 2" or "B % 8 == 0", hold."""
+    if isinstance(constraints, str):
+        raise InputError(f"constraints is a sequence of strings; write constraints=({constraints!r},).")
+    constraints = list(constraints)
+    in_jax_notation = [_constraint(text) for text in constraints]
+    try:
+        return SymbolicScope(in_jax_notation)
+    except (ValueError, NotImplementedError) as error:
+        raise InputError(f"JAX does not accept the constraints {', '.join(constraints)}: {error}") from error
+
+
+def _constraint(text: str) -> str:
+    if not isinstance(text, str):
+        raise InputError(f'The constraint {text!r} is not a string such as "N >= 2".')
+    scratch = SymbolicScope()
+    match _parse(text):
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+            sign, correction = _COMPARISONS[type(op)]
+            return f"{_evaluate(left, scratch, text)} {sign} {_evaluate(right, scratch, text) + correction}"
+    raise InputError(f'The constraint {text!r} is not a comparison of two dimensions, such as "N >= 2".')
+
+
+def _parse(text: str) -> ast.expr:
+    text = text.strip()
+    if text.isidentifier():  # also Python's keywords: "in" and "class" are fine names for a dimension
+        return ast.Name(text)
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        raise _not_a_dimension(text) from None
+
+
+def _evaluate(node: ast.expr, scope: SymbolicScope, text: str) -> Dim:
+    match node:
+        case ast.Name(id=name):
+            return symbolic_shape(name, scope=scope)[0]
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand, scope, text)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            function = _OPERATORS[type(op)]
+        case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
+            function = _FUNCTIONS[name]
+        case _:
+            raise _not_a_dimension(text)
+    try:
+        return function(_evaluate(left, scope, text), _evaluate(right, scope, text))
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise InputError(f"The dimension {text!r} cannot be computed: {error}") from error
+
+
+def _not_a_dimension(text: str) -> InputError:
+    return InputError(
+        f"{text!r} is not a dimension. A dimension is an int, a name such as 'B' (letters, digits and _), or an "
+        "expression of them with + - * // % max() min(), such as 'T + 1'."
+    )
