@@ -1,3 +1,173 @@
 """Everything that differs between JAX releases or is not public in JAX, in one place."""
 
 from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core, source_info_util
+from jax._src.export.shape_poly import _DimExpr
+from jax._src.interpreters import mlir, partial_eval
+from jax._src.random import prng  # the definitions of the random_* primitives on key data
+from jax._src.random.core import random_clone_p
+from jax.extend.core import ClosedJaxpr
+from jax.extend.core import primitives as primitives_module
+
+add_any_p = primitives_module.add_jaxvals_p
+
+
+def primitives(*names: str) -> list[core.Primitive]:
+    """The primitives of these names that this JAX has: some come and go between releases, some are not public."""
+    tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
+    return list(dict.fromkeys(p for table in tables for p in table if p.name in names))
+
+
+CALL_PRIMITIVES = [
+    primitives_module.call_p,
+    primitives_module.closed_call_p,
+    *primitives(
+        "jit", "remat2", "remat_opt", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "composite", "eval_jaxpr"
+    ),
+]
+
+
+def callee(params: dict[str, Any]) -> ClosedJaxpr:
+    """The jaxpr that a call primitive calls. Its parameter has several names, and may be without constants."""
+    (jaxpr,) = (params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call") if k in params)
+    return closed_jaxpr(jaxpr)
+
+
+def closed_jaxpr(jaxpr: Any) -> ClosedJaxpr:
+    """A jaxpr with its (possibly no) constants: JAX 0.12 has one class for what used to be two."""
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def dim_terms(dim: Any) -> list[tuple[list[tuple[Any, int]], int]]:
+    """The terms of a symbolic dimension: ([(factor, power), ...], coefficient), the positive ones first.
+
+    Not public: the structure of a `jax.export` dimension expression.
+    """
+    terms = [(list(term._factors), int(k)) for term, k in dim._sorted_terms]
+    return sorted(terms, key=lambda t: t[1] < 0)
+
+
+def simplest_dim(dim: Any) -> Any:
+    """A dimension expression as an int if it is constant (operands inside an expression are always expressions)."""
+    constant = _DimExpr._to_constant(dim) if isinstance(dim, _DimExpr) else dim
+    return dim if constant is None else constant
+
+
+def solve_dim(dim: Any) -> tuple[str, int, int] | None:
+    """(variable, factor, offset) if `dim` is `factor * variable + offset`, so that the variable can be read off it."""
+    variable, factor, offset = None, 1, 0
+    for factors, coefficient in dim_terms(dim):
+        if not factors:
+            offset = coefficient
+        elif len(factors) == 1 and factors[0][1] == 1 and factors[0][0].to_var() and variable is None:
+            variable, factor = factors[0][0].to_var(), coefficient
+        else:
+            return None
+    return None if variable is None else (variable, factor, offset)
+
+
+def dim_names(dim: Any) -> set[str]:
+    """The names in a symbolic dimension. Not public: its variables."""
+    return set(dim._get_vars())
+
+
+def x64(enabled: bool) -> AbstractContextManager:
+    """A context in which 64-bit types are on or off, for this thread only."""
+    return jax.enable_x64(enabled)
+
+
+def as_array(constant: Any) -> Any:
+    """A constant of a jaxpr as something NumPy understands. JAX wraps some NumPy arrays in a class of its own."""
+    return constant if isinstance(constant, jax.Array) else np.asarray(constant)
+
+
+def remove_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """`closed` without the equations that no result depends on, in sub-jaxprs as well. All inputs stay."""
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
+def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
+    """What JAX computes for one equation."""
+    fresh = [core.Var(v.aval) for v in eqn.invars]
+    jaxpr = core.Jaxpr((), fresh, eqn.outvars, [eqn.replace(invars=fresh)])
+    return [np.asarray(r) for r in core.eval_jaxpr(jaxpr, (), *operands)]
+
+
+def with_equations(closed: ClosedJaxpr, eqns: Sequence[Any]) -> ClosedJaxpr:
+    """`closed` with other equations (their effects are not kept: nothing in a model has any)."""
+    old = closed.jaxpr
+    jaxpr = core.Jaxpr(old.constvars, old.invars, old.outvars, eqns, debug_info=old.debug_info)
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
+DECOMPOSED = "jax2onnx:"
+"""The names of calls that stand for a decomposed equation start with this."""
+
+
+def call_equation(eqn: Any, closed: ClosedJaxpr) -> Any:
+    """An equation that calls `closed` in the place of `eqn`."""
+    return eqn.replace(
+        primitive=primitives_module.jit_p,
+        params={"jaxpr": closed, "name": DECOMPOSED + eqn.primitive.name},
+        effects=frozenset(),
+    )
+
+
+def map_sub_jaxprs(fn: Callable[[ClosedJaxpr], ClosedJaxpr], params: dict[str, Any]) -> dict[str, Any] | None:
+    """`params` with `fn` applied to each jaxpr in it; None if nothing changed."""
+    changed = {}
+    for name, value in params.items():
+        if isinstance(value, ClosedJaxpr | core.Jaxpr):
+            closed = closed_jaxpr(value)
+            new = fn(closed)
+            if new is not closed:
+                changed[name] = new
+        elif isinstance(value, tuple) and value and isinstance(value[0], ClosedJaxpr):
+            branches = tuple(map(fn, value))
+            if any(a is not b for a, b in zip(branches, value, strict=True)):
+                changed[name] = branches
+    return {**params, **changed} if changed else None
+
+
+def hashable(key: Any) -> Any:
+    """`key` as a hashable tree of tuples, or None if something in it cannot be hashed."""
+    if isinstance(key, dict):
+        key = tuple(sorted(key.items()))
+    if isinstance(key, tuple | list):
+        parts = tuple(map(hashable, key))
+        return None if any(p is None and k is not None for p, k in zip(parts, key, strict=True)) else parts
+    return key if getattr(type(key), "__hash__", None) is not None else None
+
+
+_OWN_FOLDER = os.path.dirname(__file__) + os.sep
+
+
+def _frames(eqn: Any) -> list[Any]:
+    """The frames an equation comes from, innermost first, without JAX's own and without those outside the export."""
+    frames = itertools.takewhile(
+        lambda f: not f.file_name.startswith(_OWN_FOLDER), source_info_util.user_frames(eqn.source_info.traceback)
+    )
+    return list(frames)
+
+
+def source_line(eqn: Any) -> str:
+    """The user's own file:line that an equation comes from: the innermost one that is not in an installed library."""
+    frames = _frames(eqn)
+    own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.file_name]
+    frame = next(iter(own or frames), None)
+    return f"{frame.file_name}:{frame.start_line}" if frame else "unknown"
+
+
+def source_stack(eqn: Any) -> str:
+    """All the user's frames that an equation comes from, innermost first."""
+    return "\n".join(f"{f.file_name}:{f.start_line} ({f.function_name})" for f in _frames(eqn))
