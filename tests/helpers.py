@@ -1,0 +1,91 @@
+"""`check`: export a function, prove the model valid, run it in ONNX Runtime, compare it with JAX.
+
+def test_softplus():
+    check(jax.nn.softplus, np.float32([-200, -0.0, 3, np.inf, np.nan]))
+
+model = check(lambda x: x.sum(0), np.ones((4, 3)), dims=[("B", 3)])      # symbolic dimensions, run with B = 4
+check_run(model, lambda x: x.sum(0), np.ones((0, 3)))                    # the same model with B = 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+
+import jax2onnx
+from jax2onnx import compat, runtime
+from tests.compare import assert_same
+
+
+def check(
+    fn: Callable[..., Any],
+    *args: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    x64: bool | None = None,
+    opset: int | None = None,
+    dims: Sequence[Any] | None = None,
+    **options: Any,
+) -> onnx.ModelProto:
+    """Export `fn` for inputs like `args`, check the model, compare its outputs with `jax.jit(fn)(*args)`; the model.
+
+    `args` are arrays, Python numbers, typed keys, or pytrees of them. `dims` gives for each argument None or its
+    symbolic shape ("B", 3), for a pytree the same tree of those. x64 is as `x64` says; else on if it is on in JAX or
+    an array has 64 bits. The tolerances default to `tests.compare.TIGHT`; zero for both means bit for bit. `options`
+    go to `to_onnx`.
+    """
+    wide = x64 if x64 is not None else _x64_is_on() or _has_64_bits(args)
+    with compat.x64(wide):
+        arrays = jax.tree.map(jax.numpy.asarray, args)
+        inputs = list(arrays) if dims is None else [_with_dims(a, d) for a, d in zip(arrays, dims, strict=True)]
+        if opset is not None:
+            options["opset"] = opset
+        model = jax2onnx.to_onnx(fn, inputs, enable_double_precision=wide, return_mode="proto", **options)
+    check_valid(model)
+    check_run(model, fn, *args, rtol=rtol, atol=atol, x64=wide)
+    return model
+
+
+def check_valid(model: onnx.ModelProto) -> None:
+    """The model follows the standard, and every declared type is the one that shape inference finds."""
+    onnx.checker.check_model(model, full_check=True)
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+
+
+def check_run(
+    model: runtime.Model,
+    fn: Callable[..., Any],
+    *args: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    x64: bool | None = None,
+) -> None:
+    """The model gives for `args` what JAX gives."""
+    wide = x64 if x64 is not None else _x64_is_on() or _has_64_bits(args)
+    with compat.x64(wide):
+        arrays = jax.tree.map(jax.numpy.asarray, args)
+        feeds = [runtime.at_boundary(leaf) for leaf in jax.tree.leaves(arrays)]
+        want = jax.tree.leaves(jax.jit(lambda *arguments: fn(*arguments))(*arrays))
+        assert_same(runtime.run(model, feeds), want, rtol=rtol, atol=atol)
+
+
+def _x64_is_on() -> bool:
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def _has_64_bits(args: Any) -> bool:
+    """Whether an array (not a Python number, which has no width) is of a type that JAX only has with x64 on."""
+    wide = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
+    arrays = (np.ndarray, np.generic, jax.Array)
+    return any(isinstance(leaf, arrays) and leaf.dtype in wide for leaf in jax.tree.leaves(args))
+
+
+def _with_dims(argument: Any, dims: Any) -> Any:
+    """The argument's specs with the shapes of `dims` (a tree of shapes, or None for the argument as it is)."""
+    if dims is None:
+        return argument
+    return jax.tree.map(lambda x, shape: x if shape is None else jax.ShapeDtypeStruct(shape, x.dtype), argument, dims)
