@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.interpreters import mlir, partial_eval
-from jax._src.random import prng  # the definitions of the random_* primitives on key data
-from jax._src.random.core import random_clone_p
+from jax._src.random import core as random_core
+from jax._src.random import prng, threefry2x32
 from jax.extend.core import ClosedJaxpr
 from jax.extend.core import primitives as primitives_module
 
@@ -78,6 +78,16 @@ def solve_dim(dim: Any) -> tuple[str, int, int] | None:
 def dim_names(dim: Any) -> set[str]:
     """The names in a symbolic dimension. Not public: its variables."""
     return set(dim._get_vars())
+
+
+def evaluate_dim(dim: Any, sizes: Mapping[str, int]) -> int:
+    """The value of a dimension for given sizes of its variables. Not public: evaluation of an expression."""
+    return int(dim._evaluate(dict(sizes))) if isinstance(dim, _DimExpr) else int(dim)
+
+
+def scope_constraints(scope: Any) -> list[tuple[Any, bool]]:
+    """The constraints of a scope, as (expression, must it be 0): else it must be 0 or more. Not public: the list."""
+    return [(c.diff, c.cmp.name == "EQ") for c in scope._explicit_constraints]
 
 
 def x64(enabled: bool) -> AbstractContextManager:
@@ -171,3 +181,32 @@ def source_line(eqn: Any) -> str:
 def source_stack(eqn: Any) -> str:
     """All the user's frames that an equation comes from, innermost first."""
     return "\n".join(f"{f.file_name}:{f.start_line} ({f.function_name})" for f in _frames(eqn))
+
+
+def non_negative(dim: Any) -> Any:
+    """max(dim, 0) for a dimension that may be symbolic."""
+    return max(dim, 0) if isinstance(dim, int) else core.max_dim(dim, 0)
+
+
+def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
+    """The jaxprs among the parameters of an equation, also inside tuples (the branches of a cond)."""
+    found = []
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, ClosedJaxpr | core.Jaxpr):
+                found.append(closed_jaxpr(item))
+    return found
+
+
+random_clone_p = random_core.random_clone_p
+iota_2x32_shape_p = prng.iota_2x32_shape_p
+
+
+def gamma_sampler(keys: Any, a: Any, *, log_space: bool) -> Any:
+    """JAX's definition of the primitive `random_gamma`, for all samples at once."""
+    return random_core._gamma_impl(keys, a, log_space=log_space, use_vmap=True)
+
+
+def threefry(key1: Any, key2: Any, x1: Any, x2: Any) -> tuple[Any, Any]:
+    """JAX's definition of the primitive `threefry2x32`, without a loop: its shifts are by constants then."""
+    return threefry2x32._threefry2x32_lowering(key1, key2, x1, x2, use_rolled_loops=False)

@@ -1,0 +1,58 @@
+"""The decompose stage: jaxpr -> jaxpr. What ONNX has no operator for is rewritten in JAX itself.
+
+`decompose` leaves only core primitives: it expands the registered decompositions (also inside each other, and inside
+the bodies of control flow), replaces typed PRNG keys by their data, and complex numbers by pairs of reals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+
+from jax2onnx import compat
+from jax2onnx.decompose.registry import DECOMPOSITIONS
+
+__all__ = ["DECOMPOSITIONS", "decompose", "jaxpr_as_fun"]
+
+
+def decompose(closed: ClosedJaxpr, *, lowered: Container[Primitive] = ()) -> ClosedJaxpr:
+    """`closed` in core primitives. A primitive in `lowered` has a lowering from the caller and is left as it is."""
+    return expand(closed, lowered)
+
+
+def expand(closed: ClosedJaxpr, lowered: Container[Primitive] = ()) -> ClosedJaxpr:
+    """Replace each equation that has a decomposition by a call of it."""
+    done: dict[int, ClosedJaxpr] = {}  # by the id of a jaxpr, which `closed` keeps alive
+    traced: dict[Any, ClosedJaxpr] = {}
+
+    def visit(closed: ClosedJaxpr) -> ClosedJaxpr:
+        key = id(closed.jaxpr)
+        if key not in done:
+            eqns = [visit_equation(eqn) for eqn in closed.jaxpr.eqns]
+            changed = any(new is not old for new, old in zip(eqns, closed.jaxpr.eqns, strict=True))
+            done[key] = compat.with_equations(closed, eqns) if changed else closed
+        return done[key]
+
+    def visit_equation(eqn: Any) -> Any:
+        rule = DECOMPOSITIONS.get(eqn.primitive)
+        if rule is not None and eqn.primitive not in lowered:
+            avals = [v.aval for v in eqn.invars]
+            if rule.when is None or rule.when(avals, eqn.params):
+                return compat.call_equation(eqn, trace(rule.fn, eqn, avals))
+        params = compat.map_sub_jaxprs(visit, eqn.params)
+        return eqn if params is None else eqn.replace(params=params)
+
+    def trace(fn: Callable, eqn: Any, avals: list[Any]) -> ClosedJaxpr:
+        key = compat.hashable((eqn.primitive, [(a.shape, a.dtype) for a in avals], eqn.params))
+        if key is None or key not in traced:
+            specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+            closed = visit(jax.make_jaxpr(lambda *args: fn(*args, **eqn.params))(*specs))
+            if key is None:
+                return closed
+            traced[key] = closed
+        return traced[key]
+
+    return visit(closed)

@@ -1,0 +1,143 @@
+"""`to_onnx`: the pipeline, from a JAX callable to an ONNX model."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+import onnx_ir as ir
+from jax.extend.core import Primitive
+
+from jax2onnx import compat, opsets, report
+from jax2onnx.decompose import decompose
+from jax2onnx.emit import check_emit_options, check_output_path, emit
+from jax2onnx.errors import InputError
+from jax2onnx.lower import LOWERINGS, Rule, lower
+from jax2onnx.naming import assign_names, final_names
+from jax2onnx.optimize import optimize
+from jax2onnx.specs import input_specs, needs_x64
+from jax2onnx.targets import legalize
+from jax2onnx.tracing import trace
+
+log = logging.getLogger("jax2onnx")
+
+
+def to_onnx(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    input_params: Mapping[str, Any] | None = None,
+    model_name: str = "jax_model",
+    opset: int = opsets.DEFAULT,
+    *,
+    enable_double_precision: bool = False,
+    loosen_internal_shapes: bool = False,
+    record_primitive_calls_file: str | os.PathLike[str] | None = None,
+    return_mode: str = "proto",
+    output_path: str | os.PathLike[str] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    inputs_as_nchw: Sequence[int | str] | None = None,
+    outputs_as_nchw: Sequence[int | str] | None = None,
+    export_mode: str = "standard",
+    normalization_mode: str = "auto",
+    constraints: Sequence[str] = (),
+    lowerings: Mapping[Primitive, Rule] | None = None,
+    target: str = "onnxruntime",
+    verify: bool = False,
+    external_data_limit: int | None = None,
+    max_shard_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> onnx.ModelProto | ir.Model | str:
+    """Convert a JAX callable to an ONNX model that computes the same.
+
+    Args:
+        fn: any callable that JAX can trace.
+        inputs: one entry per positional argument: an array, a `jax.ShapeDtypeStruct`, a shape tuple (with strings for
+            dimensions that may vary), a string such as "f32[B,128]", or a pytree of those.
+        input_params: keyword arguments of `fn`. Numbers and arrays become inputs of the model if `fn` can take them
+            traced; everything else is baked in.
+        model_name: the name of the ONNX graph.
+        opset: the version of the ONNX operator set to write the model in.
+        enable_double_precision: trace with 64-bit types; shape tuples are then float64.
+        loosen_internal_shapes: leave out the shapes of values inside Loop, Scan and If bodies.
+        record_primitive_calls_file: write a JSON report of the primitives of the program to this file.
+        return_mode: "proto" for an `onnx.ModelProto`, "ir" for an `onnx_ir.Model`, "file" to write `output_path`.
+        output_path: the file to write. Nothing is written unless the whole export succeeds.
+        input_names, output_names: names of the model's inputs and outputs, in order.
+        inputs_as_nchw, outputs_as_nchw: inputs and outputs (by position or name) that are NHWC in `fn`, NCHW outside.
+        export_mode: "standard", or "web" for one self-contained file.
+        normalization_mode: "auto", "prefer_native" or "force_decomposed".
+        constraints: what is known of symbolic dimensions, such as "T <= 1024".
+        lowerings: your own lowering rules, by primitive, for this call only.
+        target: the runtime the model must load in; "onnx" for the pure standard.
+        verify: run the model in ONNX Runtime and compare it with JAX.
+        external_data_limit, max_shard_size: when and how weights go to files beside the model.
+        progress: called with (bytes written, bytes in all) while a file is written.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> model = to_onnx(lambda x: jnp.tanh(x) + 1, [("B", 3)])
+        >>> [node.op_type for node in model.graph.node]
+        ['Tanh', 'Add']
+    """
+    opsets.check(opset)
+    check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
+    if return_mode == "file":
+        assert output_path is not None
+        check_output_path(output_path)
+    default_dtype = np.float64 if enable_double_precision else np.float32
+    with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
+        specs = input_specs(inputs, default_dtype, constraints)
+    rules = {**LOWERINGS, **(lowerings or {})}
+    with compat.x64(enable_double_precision or jax.config.jax_enable_x64 or needs_x64(specs)):
+        program = trace(fn, specs, input_params or {})
+        names = final_names(program.input_names, input_names, program.output_names, output_names)
+        live = compat.remove_dead_code(program.jaxpr)
+        core = decompose(live, lowered=lowerings or {})
+        if record_primitive_calls_file is not None:
+            report.write_primitive_calls(live, record_primitive_calls_file)
+        report.check_all_supported(core, rules)
+        model = lower(
+            core,
+            input_names=names.inputs,
+            output_names=names.outputs,
+            model_name=model_name,
+            opset=opset,
+            ir_version=opsets.ir_version(opset),
+            lowerings=rules,
+            decompose=lambda closed: decompose(closed, lowered=lowerings or {}),
+            constant_names={},
+            inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, "inputs_as_nchw"),
+            outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, "outputs_as_nchw"),
+            provenance_level=int(os.environ.get("JAX2ONNX_ENABLE_STACKTRACE_METADATA", "0") or 0),
+        )
+    optimize(model)
+    legalize(model, target)
+    assign_names(model)
+    return emit(
+        model,
+        return_mode,  # type: ignore[arg-type]
+        output_path,
+        export_mode=export_mode,  # type: ignore[arg-type]
+        external_data_limit=external_data_limit,
+        max_shard_size=max_shard_size,
+        progress=progress,
+    )
+
+
+def _positions(which: Sequence[int | str] | None, names: Sequence[str], argument: str) -> list[int]:
+    """Inputs or outputs given by position or name, as positions."""
+    positions = []
+    for item in which or ():
+        if isinstance(item, str) and item in names:
+            positions.append(names.index(item))
+        elif isinstance(item, int) and 0 <= item < len(names):
+            positions.append(item)
+        else:
+            raise InputError(f"{argument} names {item!r}, but the model has {', '.join(names) or 'none'}.")
+    return positions

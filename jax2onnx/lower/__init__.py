@@ -1,0 +1,71 @@
+"""The lower stage: a core jaxpr becomes a plain ONNX graph, one small rule per primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+from jax.extend.core import ClosedJaxpr, Primitive
+
+from jax2onnx.lower import calls, convert, dot, elementwise, integer, reduce, shape  # noqa: F401  (register their rules)
+from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.registry import LOWERINGS, Rule
+from jax2onnx.lower.session import Session
+
+__all__ = ["LOWERINGS", "Builder", "Rule", "Val", "lower"]
+
+NHWC_TO_NCHW = (0, 3, 1, 2)
+NCHW_TO_NHWC = (0, 2, 3, 1)
+
+
+def lower(
+    closed: ClosedJaxpr,
+    *,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    model_name: str,
+    opset: int,
+    ir_version: int,
+    lowerings: Mapping[Primitive, Rule],
+    decompose: Callable[[ClosedJaxpr], ClosedJaxpr],
+    constant_names: Mapping[int, str],
+    inputs_as_nchw: Sequence[int] = (),
+    outputs_as_nchw: Sequence[int] = (),
+    provenance_level: int = 0,
+) -> ir.Model:
+    """The ONNX model of a core jaxpr: valid, every value with its shape and dtype, and not yet optimised.
+
+    `constant_names` gives the name of the initializer of each constant that has one, by its position.
+    """
+    session = Session(opset, lowerings, decompose, provenance_level)
+    g = Builder(session)
+    args: list[Val] = []
+    for i, (var, name) in enumerate(zip(closed.jaxpr.invars, input_names, strict=True)):
+        shape = tuple(var.aval.shape)
+        if i in inputs_as_nchw:
+            shape = tuple(shape[axis] for axis in NHWC_TO_NCHW)
+        x = g.input(shape, var.aval.dtype, name)
+        g.dims.declare(x)
+        args.append(g.transpose(x, NCHW_TO_NHWC) if i in inputs_as_nchw else x)
+    constants: list[Any] = [
+        g.const(_as_constant(c), constant_names.get(i)) for i, c in enumerate(closed.consts)
+    ]
+    results = session.lower_jaxpr(g, closed.jaxpr, constants, args)
+    results = [g.transpose(r, NHWC_TO_NCHW) if i in outputs_as_nchw else r for i, r in enumerate(results)]
+    graph = g.graph(results, model_name)
+    for value, name in zip(graph.outputs, output_names, strict=True):
+        value.name = name
+    for value in session.initializers:
+        graph.register_initializer(value)
+    graph.opset_imports[""] = opset
+    functions = list(session.functions.values())
+    for function in functions:
+        graph.opset_imports.setdefault(function.domain, 1)
+    return ir.Model(graph, ir_version=ir_version, producer_name="jax2onnx", functions=functions)
+
+
+def _as_constant(constant: Any) -> Any:
+    from jax2onnx import compat
+
+    return compat.as_array(constant)

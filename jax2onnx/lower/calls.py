@@ -1,0 +1,33 @@
+"""Primitives that call another jaxpr: its equations are lowered in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax2onnx import compat
+from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.registry import lowers
+
+
+@lowers(*compat.CALL_PRIMITIVES)
+def call(g: Builder, *args: Val, **params: Any) -> list[Val]:
+    """Inline the callee."""
+    return g.session.lower_closed(g, compat.callee(params), args)
+
+
+@lowers(*compat.primitives("dim_as_value"))
+def dim_as_value(g: Builder, *, dim: Any) -> Val:
+    """A symbolic dimension as a number of the program."""
+    return g.cast(g.dim(dim), g.avals_out[0].dtype)
+
+
+@lowers(*compat.primitives("dimension_size"))
+def dimension_size(g: Builder, x: Val, *, dimension: int) -> Val:
+    """The size of an axis as a number of the program."""
+    return g.cast(g.dim(x.shape[dimension]), g.avals_out[0].dtype)
+
+
+@lowers(*compat.primitives("debug_callback", "debug_print", "shape_assertion"))
+def no_operation(g: Builder, *_: Any, **__: Any) -> list[Val]:
+    """Printing and checks of the trace have no place in a model."""
+    return []

@@ -1,0 +1,280 @@
+"""The builder that lowering rules emit nodes with, and the values they hold.
+
+A `Val` is an ONNX value together with what JAX knows of it: its shape (ints and `jax.export` dimension expressions),
+its dtype and, if it is known while exporting, its content. A `Builder` collects the nodes of one graph; a child builder
+collects a Loop, Scan or If body, whose nodes may simply use values of the graphs around it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.lower import dims as dims_
+from jax2onnx.lower.dtypes import BOOL, INT64, is_float, onnx_dtype, tensor_type
+from jax2onnx.lower.infer import INFER, broadcast
+
+if TYPE_CHECKING:
+    from jax2onnx.lower.session import Session
+
+# Attributes that became an operand at some opset. Rules always write the attribute; the builder moves it.
+OPERAND_SINCE = {
+    "axes": {
+        **dict.fromkeys("Squeeze Unsqueeze ReduceSum".split(), 13),
+        **dict.fromkeys(
+            "ReduceMax ReduceMin ReduceProd ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp"
+            " ReduceSumSquare".split(),
+            18,
+        ),
+    },
+    "axis": {"CumSum": 11, "CumProd": 26},
+}
+
+SMALL_CONSTANT_BYTES = 1024
+"""Constants up to this size are compared by content and shared."""
+
+
+class Val:
+    """A value of the ONNX graph with its JAX type; `const` is its content if that is known while exporting."""
+
+    __slots__ = ("const", "dtype", "shape", "value")
+
+    def __init__(self, value: ir.Value, shape: tuple[Any, ...], dtype: np.dtype, const: np.ndarray | None = None):
+        self.value = value
+        self.shape = shape
+        self.dtype = dtype
+        self.const = const
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Val({self.value.name}: {self.dtype}{list(self.shape)})"
+
+
+class Builder:
+    """Emits the nodes of one graph. `g.Op(operands, attribute=...)` appends the ONNX operator `Op`.
+
+    An operand may be a `Val`, None (left out), an array, a Python number (it takes the dtype of the first `Val`), or a
+    tuple of dimensions, which becomes an int64 vector: a constant, or nodes that compute it from symbolic dimensions.
+    """
+
+    def __init__(self, session: Session, parent: Builder | None = None, *, is_function: bool = False):
+        self.session = session
+        self.parent = parent
+        self.is_function = is_function
+        # Constants and dimension arithmetic live in the outermost graph; a function body cannot see beyond itself.
+        self.root: Builder = self if parent is None or is_function else parent.root
+        self.nodes: list[ir.Node] = []
+        self.inputs: list[ir.Value] = []
+        self.constants: dict[Any, Val] = {}
+        self.dims = dims_.Dims(self) if self.root is self else self.root.dims
+        self.eqn: Any = None  # the equation that is being lowered
+        self.scope = ""  # where in the user's program it is: the named scopes around it
+
+    @property
+    def opset(self) -> int:
+        """The version of the ONNX operator set that the model is written in."""
+        return self.session.opset
+
+    @property
+    def avals_out(self) -> list[Any]:
+        """The types of the results of the equation that is being lowered."""
+        return [v.aval for v in self.eqn.outvars]
+
+    # ------------------------------------------------------------------------------------------------ operators
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if not op_type[0].isupper():
+            raise AttributeError(op_type)
+        return functools.partial(self.op, op_type)
+
+    def op(self, op_type: str, *args: Any, out: Any = None, domain: str = "", **attributes: Any) -> Any:
+        """Append a node and return its result, or a list of results if the operator has several.
+
+        `out` is the (shape, dtype) of the result, or a list of them, where the operator is not in `INFER`.
+        """
+        types = INFER[op_type](*args, **attributes) if out is None else out
+        many = isinstance(types, list)
+        for name, since in OPERAND_SINCE.items():
+            if name in attributes and self.opset >= since.get(op_type, 99):
+                moved = attributes.pop(name)
+                args = (*args, moved if isinstance(moved, tuple | list) else np.asarray(moved, np.int64))
+        like = next((a.dtype for a in args if isinstance(a, Val)), None)
+        operands = [None if a is None else self._operand(a, like) for a in args]
+        results = [
+            Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), tuple(shape), dtype)
+            for shape, dtype in (types if many else [types])
+        ]
+        node = ir.Node(
+            domain,
+            op_type,
+            operands,
+            [_attribute(name, value) for name, value in attributes.items() if value is not None],
+            outputs=[r.value for r in results],
+            name=f"{self.scope}/{op_type}" if self.scope else op_type,
+            metadata_props=self.session.provenance(self),
+        )
+        self.nodes.append(node)
+        return results if many else results[0]
+
+    def _operand(self, arg: Any, like: np.dtype | None) -> ir.Value:
+        if isinstance(arg, Val):
+            return arg.value
+        if isinstance(arg, tuple | list):
+            return self.shape_of(arg).value
+        if isinstance(arg, np.ndarray | np.generic):
+            return self.const(np.asarray(arg)).value
+        if like is None:
+            raise TypeError(f"cannot tell the dtype of the operand {arg!r}")
+        return self.const(np.asarray(arg, like)).value
+
+    # ------------------------------------------------------------------------------------------------ constants
+
+    def const(self, array: Any, name: str | None = None) -> Val:
+        """A known array as a value: one initializer per content for small ones, one per object for large ones."""
+        root = self.root
+        small = isinstance(array, np.ndarray) and array.nbytes <= SMALL_CONSTANT_BYTES
+        key = (array.dtype, array.shape, array.tobytes()) if small else id(array)
+        if key not in root.constants:
+            root.constants[key] = self.session.constant(root, array, name)
+        return root.constants[key]
+
+    def full(self, shape: Sequence[Any], fill: Any, dtype: np.dtype) -> Val:
+        """An array of `shape` filled with the scalar `fill`."""
+        return self.expand(self.const(np.asarray(fill, dtype)), shape)
+
+    # ------------------------------------------------------------------------------------------------ dimensions
+
+    def shape_of(self, dims: Sequence[Any]) -> Val:
+        """An int64 vector that holds the dimensions `dims`: a constant if they are numbers, else computed once."""
+        return self.dims.vector(dims)
+
+    def dim(self, dim: Any) -> Val:
+        """An int64 scalar that holds the dimension `dim`."""
+        return self.dims.scalar(dim)
+
+    # ------------------------------------------------------------------------------------------------ common forms
+
+    def cast(self, x: Val, dtype: Any) -> Val:
+        """`x` in another dtype (nothing if it already has it)."""
+        dtype = np.dtype(dtype)
+        if x.dtype == dtype:
+            return x
+        if x.const is not None and x.dtype != BOOL and x.const.size <= 64 and not is_float(x.dtype):
+            return self.const(x.const.astype(dtype))
+        return self.Cast(x, to=dtype)
+
+    def reshape(self, x: Val, shape: Sequence[Any]) -> Val:
+        """`x` with another shape of the same size."""
+        shape = tuple(shape)
+        if shape == x.shape:
+            return x
+        if x.const is not None and x.const.size <= 64:
+            return self.const(x.const.reshape(shape))
+        operand, allow_zero = dims_.reshape_operand(x.shape, shape)
+        if operand is None:
+            operand = self.shape_of(shape)
+        else:
+            operand = self.const(np.asarray(operand, np.int64))
+        return self.op("Reshape", x, operand, allowzero=1 if allow_zero else None, out=(shape, x.dtype))
+
+    def expand(self, x: Val, shape: Sequence[Any]) -> Val:
+        """`x` broadcast to `shape` by ONNX's rules (axes are aligned at the end)."""
+        shape = tuple(shape)
+        return x if shape == x.shape else self.Expand(x, shape)
+
+    def transpose(self, x: Val, perm: Sequence[int]) -> Val:
+        """`x` with its axes permuted."""
+        if list(perm) == sorted(perm):
+            return x
+        return self.Transpose(x, perm=tuple(perm))
+
+    def squeeze(self, x: Val, axes: Sequence[int]) -> Val:
+        """`x` without the size-1 `axes`."""
+        return self.Squeeze(x, axes=tuple(axes)) if axes else x
+
+    def unsqueeze(self, x: Val, axes: Sequence[int]) -> Val:
+        """`x` with size-1 axes inserted, so that they are at `axes` of the result."""
+        return self.Unsqueeze(x, axes=tuple(axes)) if axes else x
+
+    def slice_axis(self, x: Val, axis: int, start: Any, end: Any, step: int = 1) -> Val:
+        """`x[..., start:end:step, ...]` along one axis, with 0 <= start <= end <= size."""
+        if step == 1 and isinstance(start, int) and start == 0 and end == x.shape[axis]:
+            return x
+        return self.Slice(x, (start,), (end,), (axis,), *(((step,),) if step != 1 else ()))
+
+    def iota(self, size: Any, dtype: Any = INT64) -> Val:
+        """0, 1, ..., size - 1 as a vector."""
+        if isinstance(size, int) and size <= 1024:
+            return self.const(np.arange(size, dtype=np.int64).astype(dtype))
+        zero, one = np.asarray(0, np.int64), np.asarray(1, np.int64)
+        return self.cast(self.op("Range", zero, self.dim(size), one, out=((size,), INT64)), dtype)
+
+    def where(self, which: Val, a: Any, b: Any) -> Val:
+        """`a` where `which` holds, `b` elsewhere, with broadcasting."""
+        return self.Where(which, a, b)
+
+    def broadcast_shapes(self, *shapes: Sequence[Any]) -> tuple[Any, ...]:
+        """The shape that broadcasting gives."""
+        return broadcast(*shapes)
+
+    # ------------------------------------------------------------------------------------------------ bodies
+
+    def child(self) -> Builder:
+        """A builder for a Loop, Scan or If body. It may use every value of this graph."""
+        body = Builder(self.session, self)
+        body.scope = self.scope
+        body.eqn = self.eqn
+        return body
+
+    def input(self, shape: Sequence[Any], dtype: np.dtype, name: str | None = None) -> Val:
+        """Declare the next input of this graph."""
+        value = ir.Value(name=name, shape=dims_.onnx_shape(shape), type=tensor_type(dtype))
+        self.inputs.append(value)
+        return Val(value, tuple(shape), dtype)
+
+    def graph(self, outputs: Sequence[Val], name: str) -> ir.Graph:
+        """Close this graph with `outputs`. ONNX wants each of them to be the result of a node of this very graph, once."""
+        own = {id(o) for node in self.nodes for o in node.outputs}
+        results: list[ir.Value] = []
+        for output in outputs:
+            if id(output.value) not in own:
+                output = self.Identity(output)
+            own.discard(id(output.value))
+            results.append(output.value)
+        return ir.Graph(self.inputs, results, nodes=self.nodes, name=name)
+
+    def lower_jaxpr(self, jaxpr: Any, consts: Sequence[Val], args: Sequence[Val]) -> list[Val]:
+        """Lower the equations of a jaxpr into this graph and return its results."""
+        return self.session.lower_jaxpr(self, jaxpr, consts, args)
+
+    def call_jax(self, fn: Callable[..., Any], *args: Val) -> Any:
+        """Trace a JAX function on values like `args` and lower it here: the escape hatch that keeps rules short."""
+        return self.session.call_jax(self, fn, args)
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    if isinstance(value, np.dtype):
+        return ir.AttrInt64(name, int(onnx_dtype(value)))
+    if isinstance(value, bool | int | np.integer):
+        return ir.AttrInt64(name, int(value))
+    if isinstance(value, float):
+        return ir.AttrFloat32(name, value)
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, np.ndarray):
+        return ir.AttrTensor(name, ir.tensor(value))
+    if value and isinstance(value[0], float):
+        return ir.AttrFloat32s(name, list(value))
+    if value and isinstance(value[0], str):
+        return ir.AttrStrings(name, list(value))
+    return ir.AttrInt64s(name, [int(v) for v in value])

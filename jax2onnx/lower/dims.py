@@ -1,0 +1,160 @@
+"""Shape arithmetic with symbolic dimensions: the one place where a dimension expression becomes ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx import compat
+from jax2onnx.lower.dtypes import INT64
+
+if TYPE_CHECKING:
+    from jax2onnx.lower.context import Builder, Val
+
+
+def is_static(shape: Sequence[Any]) -> bool:
+    """Are all dimensions plain numbers?"""
+    return all(isinstance(d, int) for d in shape)
+
+
+def onnx_shape(shape: Sequence[Any]) -> ir.Shape:
+    """The shape that a viewer shows: numbers, and expressions such as `B` or `T + 1`."""
+    return ir.Shape(d if isinstance(d, int) else str(d) for d in shape)
+
+
+def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] | None, bool]:
+    """The shape operand of a Reshape if it can be a constant (with 0 for "as it was", -1 for "the rest"), and whether a
+    0 in it means a size of zero. None where the shape has to be computed."""
+    if is_static(new):
+        return list(new), 0 in new
+    if 0 in [d for d in new if isinstance(d, int)]:
+        return None, True  # Reshape cannot have both meanings of 0
+    operand = [
+        d if isinstance(d, int) else 0 if i < len(old) and old[i] is not None and d == old[i] else -1
+        for i, d in enumerate(new)
+    ]
+    return (operand if operand.count(-1) <= 1 else None), False
+
+
+class Dims:
+    """The dimension variables of one graph or function, where to read them, and the expressions built so far."""
+
+    def __init__(self, g: Builder):
+        self._g = g
+        self._sources: dict[str, Callable[[], Val]] = {}
+        self._vectors: dict[Any, Val] = {}  # an expression -> an int64 vector of one element
+        self._scalars: dict[Any, Val] = {}
+        self._shapes: dict[tuple[Any, ...], Val] = {}
+
+    def declare(self, x: Val) -> None:
+        """Let the dimension variables in the shape of the graph input `x` be read from it."""
+        for axis, dim in enumerate(x.shape):
+            if isinstance(dim, int):
+                continue
+            solved = compat.solve_dim(dim)
+            if solved is None:
+                continue
+            var, factor, offset = solved
+            if var not in self._sources or (factor, offset) == (1, 0):
+                self._sources.setdefault(var, lambda x=x, a=axis, f=factor, o=offset: self._read(x, a, f, o))
+
+    def define(self, var: str, vector: Val) -> None:
+        """Let the dimension variable `var` be the only element of `vector`."""
+        self._sources[var] = lambda: vector
+
+    def known_variables(self) -> set[str]:
+        """The dimension variables that can be computed here."""
+        return set(self._sources)
+
+    def _read(self, x: Val, axis: int, factor: int, offset: int) -> Val:
+        g = self._g
+        size = g.op("Shape", x, start=axis, end=axis + 1)
+        if offset:
+            size = g.Sub(size, self.number(offset))
+        return g.Div(size, self.number(factor)) if factor != 1 else size
+
+    def number(self, n: int) -> Val:
+        """A known dimension as an int64 vector of one element."""
+        return self._g.const(np.asarray([n], np.int64))
+
+    def scalar(self, dim: Any) -> Val:
+        """A dimension as an int64 scalar."""
+        if isinstance(dim, int):
+            return self._g.const(np.asarray(dim, np.int64))
+        if dim not in self._scalars:
+            self._scalars[dim] = self._g.reshape(self.one(dim), ())
+        return self._scalars[dim]
+
+    def vector(self, dims: Sequence[Any]) -> Val:
+        """Dimensions as an int64 vector."""
+        dims = tuple(dims)
+        if is_static(dims):
+            return self._g.const(np.asarray(dims, np.int64))
+        if len(dims) == 1:
+            return self.one(dims[0])
+        if dims not in self._shapes:
+            parts: list[Val] = []
+            run: list[int] = []  # consecutive numbers become one constant
+            for dim in dims:
+                if isinstance(dim, int):
+                    run.append(dim)
+                    continue
+                parts += [self._g.const(np.asarray(run, np.int64))] if run else []
+                parts.append(self.one(dim))
+                run = []
+            parts += [self._g.const(np.asarray(run, np.int64))] if run else []
+            self._shapes[dims] = self._g.op("Concat", *parts, axis=0, out=((len(dims),), INT64))
+        return self._shapes[dims]
+
+    def one(self, dim: Any) -> Val:
+        """A dimension as an int64 vector of one element, computed once."""
+        if isinstance(dim, int):
+            return self.number(dim)
+        if dim not in self._vectors:
+            self._vectors[dim] = self._compute(dim)
+        return self._vectors[dim]
+
+    def _compute(self, dim: Any) -> Val:
+        g = self._g
+        terms = compat.dim_terms(dim)
+        total: Val | None = None
+        for factors, coefficient in terms:
+            negative = coefficient < 0 and total is not None
+            k = -coefficient if negative else coefficient
+            product: Val | None = None
+            for factor, power in factors:
+                value = self._factor(factor)
+                for _ in range(power):
+                    product = value if product is None else g.Mul(product, value)
+            if product is None:
+                product = self.number(k)
+            elif k != 1:
+                product = g.Mul(product, self.number(k))
+            total = product if total is None else g.Sub(total, product) if negative else g.Add(total, product)
+        assert total is not None, dim
+        return total
+
+    def _factor(self, factor: Any) -> Val:
+        var = factor.to_var()
+        if var is not None:
+            if var not in self._vectors:
+                if var not in self._sources:
+                    raise KeyError(f"the dimension {var!r} does not occur alone in the shape of any input")
+                self._vectors[var] = self._sources[var]()
+            return self._vectors[var]
+        g = self._g
+        a, b = (self.one(compat.simplest_dim(o)) for o in factor.operands)
+        match factor.operation:
+            case "max":
+                return g.Max(a, b)
+            case "min":
+                return g.Min(a, b)
+            case "mod":
+                return g.Mod(a, b)  # the sign of the divisor, as in Python
+            case "floordiv":
+                # ONNX Div truncates: take away the remainder (which has the divisor's sign) first
+                return g.Div(g.Sub(a, g.Mod(a, b)), b)
+        raise NotImplementedError(f"dimension operation {factor.operation}")

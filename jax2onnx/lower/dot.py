@@ -1,0 +1,61 @@
+"""`dot_general`: every contraction is one batched MatMul between transposed and reshaped operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+
+from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.dtypes import BOOL, INT32
+from jax2onnx.lower.registry import lowers
+
+
+@lowers(lax.dot_general_p)
+def dot_general(
+    g: Builder, a: Val, b: Val, *, dimension_numbers: Any, preferred_element_type: Any = None, **_: Any
+) -> Val:
+    """Sum over the contracted axes, for each index of the batch axes; the result has batch, then a's, then b's axes."""
+    aval = g.avals_out[0]
+    (contract_a, contract_b), (batch_a, batch_b) = dimension_numbers
+    a, b = (g.cast(x, aval.dtype) for x in (a, b))
+    if aval.dtype == BOOL:
+        a, b = g.cast(a, INT32), g.cast(b, INT32)
+    free_a = [i for i in range(a.rank) if i not in contract_a and i not in batch_a]
+    free_b = [i for i in range(b.rank) if i not in contract_b and i not in batch_b]
+    sizes = [[x.shape[i] for i in axes] for x, axes in ((a, batch_a), (a, free_a), (b, free_b), (a, contract_a))]
+    batch, rows, columns, inner = sizes
+    if any(isinstance(d, int) and d == 0 for d in inner):
+        return g.full(aval.shape, 0, aval.dtype)
+    if not inner:
+        # An outer product: no sum, so plain multiplication.
+        left = g.reshape(g.transpose(a, [*batch_a, *free_a]), (*batch, *rows, *[1] * len(columns)))
+        right = g.reshape(g.transpose(b, [*batch_b, *free_b]), (*batch, *[1] * len(rows), *columns))
+        product = g.And(left, right) if aval.dtype == BOOL else g.Mul(left, right)
+        return product
+    left = _matrix(g, a, batch_a, free_a, list(contract_a), keep_rows=True)
+    right = _matrix(g, b, batch_b, list(contract_b), free_b, keep_rows=False)
+    product = g.MatMul(left, right)
+    if aval.dtype == BOOL:
+        product = g.cast(product, BOOL)
+    return g.reshape(product, aval.shape)
+
+
+def _matrix(
+    g: Builder, x: Val, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int], *, keep_rows: bool
+) -> Val:
+    """`x` as (*batch, rows, columns), the axes of each group merged into one.
+
+    Without batch axes, the rows of the left operand stay as they are: MatMul treats them as batches of vectors.
+    """
+    x = g.transpose(x, [*batch, *rows, *columns])
+    shape = [x.shape[i] for i in range(len(batch))]
+    row_dims = x.shape[len(batch) : len(batch) + len(rows)]
+    column_dims = x.shape[len(batch) + len(rows) :]
+    if keep_rows and not batch and len(rows) > 1 and len(columns) == 1:
+        return x
+    return g.reshape(x, (*shape, math.prod(row_dims), math.prod(column_dims)))
+
+

@@ -1,0 +1,100 @@
+"""Equations whose operands are all known are evaluated while exporting, as long as the result is small.
+
+Index arithmetic and masks are mostly of this kind. NumPy computes the operations that are exact in it (compiling each of
+them with XLA would take longer than the rest of the export); JAX computes the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2onnx import compat
+from jax2onnx.lower.context import Val
+
+MAX_BYTES = 16 * 1024
+"""Larger results are computed by the model: a broadcast constant is not blown up."""
+
+
+def _select_n(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    return np.choose(which.astype(np.intp), cases)
+
+
+def _broadcast(x: np.ndarray, *, shape: Any, broadcast_dimensions: Any, **_: Any) -> np.ndarray:
+    expanded = [1] * len(shape)
+    for size, axis in zip(x.shape, broadcast_dimensions, strict=True):
+        expanded[axis] = size
+    return np.broadcast_to(x.reshape(expanded), shape)
+
+
+def _iota(*, dtype: Any, shape: Any, dimension: int, **_: Any) -> np.ndarray:
+    index = np.arange(shape[dimension]).astype(dtype)
+    return np.broadcast_to(index.reshape([-1 if i == dimension else 1 for i in range(len(shape))]), shape)
+
+
+def _plain(fn: Callable) -> Callable:
+    return lambda *xs, **_: fn(*xs)
+
+
+NUMPY: dict[Any, Callable[..., np.ndarray]] = {
+    **{
+        primitive: _plain(fn)
+        for primitive, fn in {
+            lax.add_p: np.add,
+            lax.sub_p: np.subtract,
+            lax.mul_p: np.multiply,
+            lax.max_p: np.maximum,
+            lax.min_p: np.minimum,
+            lax.neg_p: np.negative,
+            lax.lt_p: np.less,
+            lax.le_p: np.less_equal,
+            lax.gt_p: np.greater,
+            lax.ge_p: np.greater_equal,
+            lax.eq_p: np.equal,
+            lax.ne_p: np.not_equal,
+            lax.and_p: np.bitwise_and,
+            lax.or_p: np.bitwise_or,
+            lax.xor_p: np.bitwise_xor,
+            lax.not_p: np.invert,
+            lax.select_n_p: _select_n,
+            lax.copy_p: np.asarray,
+        }.items()
+    },
+    lax.broadcast_in_dim_p: _broadcast,
+    lax.iota_p: _iota,
+    lax.reshape_p: lambda x, *, new_sizes, **_: x.reshape(new_sizes),
+    lax.squeeze_p: lambda x, *, dimensions, **_: np.squeeze(x, dimensions),
+    lax.transpose_p: lambda x, *, permutation, **_: np.transpose(x, permutation),
+    lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
+}
+
+
+def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
+    """The results of an equation if its operands are known and its results small, else None."""
+    for operand in operands:
+        if operand.const is None:
+            return None
+    if eqn.effects or not all(_is_small(v.aval) for v in eqn.outvars):
+        return None
+    arrays = [o.const for o in operands]
+    numpy_rule = NUMPY.get(eqn.primitive)
+    if numpy_rule is not None and not any(a.dtype.hasobject for a in arrays if a is not None):
+        with np.errstate(all="ignore"):
+            results = [numpy_rule(*arrays, **eqn.params)]
+    elif eqn.primitive is lax.convert_element_type_p and all(a.dtype.kind in "biu" for a in arrays if a is not None):
+        results = [arrays[0].astype(eqn.params["new_dtype"])]  # type: ignore[union-attr]
+    else:
+        results = compat.evaluate_equation(eqn, arrays)
+    return [np.asarray(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
+
+
+def _is_small(aval: Any) -> bool:
+    size = 1
+    for dim in aval.shape:
+        if not isinstance(dim, int):
+            return False
+        size *= dim
+    return size * getattr(aval.dtype, "itemsize", 8) <= MAX_BYTES

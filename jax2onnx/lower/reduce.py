@@ -1,0 +1,123 @@
+"""Reductions over axes, cumulative operations and the position of an extreme value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.dtypes import BOOL, INT32, INT64, highest, is_float, lowest
+from jax2onnx.lower.registry import lowers
+
+
+def _may_be_empty(x: Val, axes: Sequence[int]) -> bool:
+    return any(isinstance(x.shape[a], int) and x.shape[a] == 0 for a in axes)
+
+
+def _reduction(op_type: str, neutral: Callable[[np.dtype], Any]) -> Callable[..., Val]:
+    def rule(g: Builder, x: Val, *, axes: Sequence[int], **_: Any) -> Val:
+        if not axes:
+            return x
+        if _may_be_empty(x, axes):
+            return g.full(g.avals_out[0].shape, neutral(x.dtype), x.dtype)
+        return g.op(op_type, x, axes=tuple(axes), keepdims=0)
+
+    return rule
+
+
+def _on_bools(op_type: str, neutral: bool) -> Callable[..., Val]:
+    """Any and all: the extreme of 0 and 1."""
+
+    def rule(g: Builder, x: Val, *, axes: Sequence[int], **_: Any) -> Val:
+        if not axes:
+            return x
+        if _may_be_empty(x, axes):
+            return g.full(g.avals_out[0].shape, neutral, BOOL)
+        return g.cast(g.op(op_type, g.cast(x, INT32), axes=tuple(axes), keepdims=0), BOOL)
+
+    return rule
+
+
+_SUM = _reduction("ReduceSum", lambda dtype: 0)
+_PROD = _reduction("ReduceProd", lambda dtype: 1)
+_MAX = _reduction("ReduceMax", lowest)
+_MIN = _reduction("ReduceMin", highest)
+_ANY = _on_bools("ReduceMax", False)
+_ALL = _on_bools("ReduceMin", True)
+
+
+def _by_dtype(on_numbers: Callable[..., Val], on_bools: Callable[..., Val]) -> Callable[..., Val]:
+    return lambda g, x, **params: (on_bools if x.dtype == BOOL else on_numbers)(g, x, **params)
+
+
+lowers(lax.reduce_sum_p)(_SUM)
+lowers(lax.reduce_prod_p)(_PROD)
+lowers(lax.reduce_max_p)(_by_dtype(_MAX, _ANY))
+lowers(lax.reduce_min_p)(_by_dtype(_MIN, _ALL))
+
+
+def _fold_bits(op_type: str, neutral: int) -> Callable[..., Val]:
+    """A bitwise operator over an axis: halves are combined until one element is left, so that the graph grows with the
+    logarithm of the size."""
+
+    def rule(g: Builder, x: Val, *, axes: Sequence[int], **_: Any) -> Val:
+        for axis in sorted(axes, reverse=True):
+            size = x.shape[axis]
+            if not isinstance(size, int):
+                raise NotImplementedError(f"{op_type} over a symbolic axis")
+            if size == 0:
+                shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+                x = g.full(shape, np.asarray(neutral, np.int64).astype(x.dtype), x.dtype)
+                continue
+            while size > 1:
+                half = size // 2
+                combined = g.op(op_type, g.slice_axis(x, axis, 0, half), g.slice_axis(x, axis, half, 2 * half))
+                x = combined if size % 2 == 0 else g.Concat(combined, g.slice_axis(x, axis, 2 * half, size), axis=axis)
+                size = x.shape[axis]
+            x = g.squeeze(x, [axis])
+        return x
+
+    return rule
+
+
+lowers(lax.reduce_and_p)(_by_dtype(_fold_bits("BitwiseAnd", -1), _ALL))
+lowers(lax.reduce_or_p)(_by_dtype(_fold_bits("BitwiseOr", 0), _ANY))
+
+
+@lowers(lax.reduce_xor_p)
+def reduce_xor(g: Builder, x: Val, *, axes: Sequence[int], **params: Any) -> Val:
+    """Parity: of bools, whether the number of True is odd."""
+    if x.dtype != BOOL:
+        return _fold_bits("BitwiseXor", 0)(g, x, axes=axes)
+    count = _SUM(g, g.cast(x, INT64), axes=axes)
+    return g.cast(g.Mod(count, 2), BOOL)
+
+
+def _arg_extreme(op_type: str) -> Callable[..., Val]:
+    def rule(g: Builder, x: Val, *, axes: Sequence[int], index_dtype: Any, **_: Any) -> Val:
+        """The first position of the extreme; a NaN is more extreme than anything."""
+        (axis,) = axes
+        if x.dtype == BOOL:
+            x = g.cast(x, INT32)
+        index = g.op(op_type, x, axis=axis, keepdims=0)
+        if is_float(x.dtype):
+            is_nan = g.cast(g.IsNaN(x), INT32)
+            first_nan = g.ArgMax(is_nan, axis=axis, keepdims=0)
+            has_nan = g.cast(g.ReduceMax(is_nan, axes=(axis,), keepdims=0), BOOL)
+            index = g.Where(has_nan, first_nan, index)
+        return g.cast(index, index_dtype)
+
+    return rule
+
+
+lowers(lax.argmax_p)(_arg_extreme("ArgMax"))
+lowers(lax.argmin_p)(_arg_extreme("ArgMin"))
+
+
+@lowers(lax.cumsum_p)
+def cumsum(g: Builder, x: Val, *, axis: int, reverse: bool) -> Val:
+    """Running sums along an axis, from its end if reversed."""
+    return g.CumSum(x, axis=axis, reverse=1 if reverse else None)

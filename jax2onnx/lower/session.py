@@ -1,0 +1,123 @@
+"""Lowering one program: walks the equations of a jaxpr and calls the rule of each primitive.
+
+A `Session` holds what one export needs and what its graphs share: the rules, the opset, the initializers. There is
+nothing global, so exports can run in parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import onnx_ir as ir
+from jax.extend.core import ClosedJaxpr, Literal, Primitive
+
+from jax2onnx import compat
+from jax2onnx.lower import fold
+from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.dims import onnx_shape
+from jax2onnx.lower.dtypes import tensor_type
+from jax2onnx.lower.registry import Rule
+
+
+class Session:
+    """One export: from the core jaxpr of a program to its ONNX graph."""
+
+    def __init__(
+        self,
+        opset: int,
+        lowerings: Mapping[Primitive, Rule],
+        decompose: Callable[[ClosedJaxpr], ClosedJaxpr],
+        provenance_level: int = 0,
+    ):
+        self.opset = opset
+        self.lowerings = lowerings
+        self.decompose = decompose
+        self.provenance_level = provenance_level
+        self.initializers: list[ir.Value] = []
+        self.functions: dict[Any, ir.Function] = {}
+        self._traced: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        self._kept_alive: list[Any] = []  # arrays whose id() is a key of a constants table
+
+    # ------------------------------------------------------------------------------------------------ equations
+
+    def lower_jaxpr(self, g: Builder, jaxpr: Any, consts: Sequence[Val], args: Sequence[Val]) -> list[Val]:
+        """Lower the equations of `jaxpr` into the graph of `g`."""
+        env: dict[Any, Val] = {}
+        env.update(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, args, strict=True))
+        outer_eqn, outer_scope = g.eqn, g.scope
+        for eqn in jaxpr.eqns:
+            operands = [self._literal(g, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+            stack = str(eqn.source_info.name_stack)
+            g.scope = outer_scope if not stack else f"{outer_scope}/{stack}" if outer_scope else stack
+            g.eqn = eqn
+            env.update(zip(eqn.outvars, self._lower_equation(g, eqn, operands), strict=True))
+        g.eqn, g.scope = outer_eqn, outer_scope
+        return [self._literal(g, v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+
+    def lower_closed(self, g: Builder, closed: ClosedJaxpr, args: Sequence[Val]) -> list[Val]:
+        """Lower a jaxpr with its constants."""
+        return self.lower_jaxpr(g, closed.jaxpr, [g.const(compat.as_array(c)) for c in closed.consts], args)
+
+    def _literal(self, g: Builder, literal: Any) -> Val:
+        return g.const(np.asarray(literal.val, literal.aval.dtype))
+
+    def _lower_equation(self, g: Builder, eqn: Any, operands: list[Val]) -> Sequence[Val]:
+        known = fold.evaluate(eqn, operands)
+        if known is not None:
+            return [g.const(k) for k in known]
+        results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
+        if isinstance(results, Val):
+            results = [results]
+        for result, var in zip(results, eqn.outvars, strict=True):
+            if result.shape != var.aval.shape or result.dtype != var.aval.dtype:
+                raise AssertionError(
+                    f"the lowering of {eqn.primitive} gave {result.dtype}{list(result.shape)} where JAX has"
+                    f" {var.aval.dtype}{list(var.aval.shape)}, at {compat.source_line(eqn)}"
+                )
+        return results
+
+    def call_jax(self, g: Builder, fn: Callable[..., Any], args: Sequence[Val]) -> Any:
+        """Trace `fn` on the types of `args`, decompose and lower it here."""
+        key = (fn, tuple((a.shape, a.dtype) for a in args))
+        if key not in self._traced:
+            closed, out = jax.make_jaxpr(fn, return_shape=True)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
+            self._traced[key] = (self.decompose(closed), jax.tree.structure(out))
+        closed, tree = self._traced[key]
+        return jax.tree.unflatten(tree, self.lower_closed(g, closed, args))
+
+    # ------------------------------------------------------------------------------------------------ constants
+
+    def constant(self, root: Builder, array: Any, name: str | None) -> Val:
+        """A new initializer of the main graph, or a Constant node of the function whose body `root` builds."""
+        self._kept_alive.append(array)
+        content = np.asarray(array)
+        if root.is_function:
+            result = root.op("Constant", value=content, out=(content.shape, content.dtype))
+            result.const = content
+            return result
+        value = ir.Value(
+            name=name or f"const_{len(self.initializers)}",
+            shape=onnx_shape(content.shape),
+            type=tensor_type(content.dtype),
+            const_value=ir.tensor(content),
+        )
+        self.initializers.append(value)
+        return Val(value, content.shape, content.dtype, content)
+
+    # ------------------------------------------------------------------------------------------------ provenance
+
+    def provenance(self, g: Builder) -> dict[str, str] | None:
+        """Where a node comes from, for its metadata."""
+        if not self.provenance_level or g.eqn is None:
+            return None
+        props = {
+            "pkg.jax2onnx.primitive": g.eqn.primitive.name,
+            "pkg.jax2onnx.source": compat.source_line(g.eqn),
+        }
+        if self.provenance_level > 1:
+            props["pkg.jax2onnx.stack"] = compat.source_stack(g.eqn)
+        return props

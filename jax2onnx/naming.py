@@ -1,0 +1,75 @@
+"""Names of nodes and values: from the program's own named scopes, unique in the whole model, the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from jax2onnx.errors import InputError
+
+
+class Names(NamedTuple):
+    """The names of a model's inputs and outputs."""
+
+    inputs: list[str]
+    outputs: list[str]
+
+
+def final_names(
+    inputs: Sequence[str],
+    given_inputs: Sequence[str] | None,
+    outputs: Sequence[str],
+    given_outputs: Sequence[str] | None,
+) -> Names:
+    """The caller's names where given, the program's own elsewhere; a name is used once in the whole signature."""
+    for what, own, given in (("input", inputs, given_inputs), ("output", outputs, given_outputs)):
+        if given is not None and len(given) != len(own):
+            raise InputError(
+                f"{what}_names has {len(given)} names, but the model has {len(own)} {what}s: {', '.join(own)}."
+            )
+    names = Names(list(given_inputs or inputs), list(given_outputs or outputs))
+    taken: set[str] = set()
+    for is_given, group in ((given_inputs is not None, names.inputs), (given_outputs is not None, names.outputs)):
+        for i, name in enumerate(group):
+            if not name:
+                raise InputError("An empty string cannot be the name of an input or output.")
+            if name in taken and is_given:
+                raise InputError(f"The name {name!r} is used twice among the model's inputs and outputs.")
+            while name in taken or (not is_given and name in (given_inputs or ()) or name in taken):
+                name += "_"
+            group[i] = name
+            taken.add(name)
+    return names
+
+
+def assign_names(model: ir.Model) -> None:
+    """Give every node and every inner value its final name.
+
+    While the model is built, a node's name is its named scope and its operator, `encoder/layer_0/MatMul`. Here it gets a
+    number from the second of its kind on, and its results get its name.
+    """
+    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
+        fixed = {*graph.inputs, *graph.outputs}
+        taken = {v.name for v in fixed} | set(graph.initializers)
+        counts: dict[str, int] = {}
+        for node in graph.all_nodes():
+            base = node.name if node.name and not node.name.startswith("node_") else node.op_type
+            node.name = _unique(base, counts, taken)
+            for i, value in enumerate(node.outputs):
+                if value not in fixed:
+                    value.name = node.name if i == 0 else _unique(f"{node.name}:{i}", counts, taken)
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    for i, value in enumerate(attribute.as_graph().inputs):
+                        value.name = _unique(f"{node.name}.in{i}", counts, taken)
+
+
+def _unique(base: str, counts: dict[str, int], taken: set[str | None]) -> str:
+    name = base
+    while name in taken or name in counts:
+        counts[base] = counts.get(base, 0) + 1
+        name = f"{base}_{counts[base]}"
+    counts.setdefault(name, 0)
+    return name

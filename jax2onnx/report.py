@@ -1,0 +1,68 @@
+"""What a program consists of: the check that all of it can be lowered, and the record of its primitives."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Container, Iterator
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Primitive
+
+from jax2onnx import compat
+from jax2onnx.errors import UnsupportedError
+
+
+def equations(closed: ClosedJaxpr) -> Iterator[tuple[Any, Any]]:
+    """All equations of a program, each with the equation of the user's code that it comes from."""
+
+    def visit(closed: ClosedJaxpr, origin: Any) -> Iterator[tuple[Any, Any]]:
+        for eqn in closed.jaxpr.eqns:
+            source = origin or eqn
+            yield eqn, source
+            is_decomposed = str(eqn.params.get("name", "")).startswith(compat.DECOMPOSED)
+            for sub in compat.sub_jaxprs(eqn.params):
+                yield from visit(sub, source if is_decomposed else origin)
+
+    return visit(closed, None)
+
+
+def check_all_supported(closed: ClosedJaxpr, lowered: Container[Primitive]) -> None:
+    """Raise one `UnsupportedError` that lists every primitive without a lowering, with count and place."""
+    missing: dict[str, list[str]] = {}
+    for eqn, origin in equations(closed):
+        if eqn.primitive not in lowered:
+            missing.setdefault(eqn.primitive.name, []).append(compat.source_line(origin))
+    if missing:
+        lines = [
+            f"  {name} ({len(places)}x), first at {places[0]}" for name, places in sorted(missing.items())
+        ]
+        raise UnsupportedError(
+            "There is no lowering for these primitives of the program:\n"
+            + "\n".join(lines)
+            + "\nTo add one for this call, pass to_onnx(..., lowerings={primitive: rule}), where rule(g, *operands,"
+            " **params) builds the ONNX nodes; CONTRIBUTING.md shows how."
+        )
+
+
+def write_primitive_calls(closed: ClosedJaxpr, path: str | os.PathLike[str]) -> None:
+    """Write each primitive of the program with its count, parameters, shapes and places in the source, as JSON."""
+    calls: dict[str, list[dict[str, Any]]] = {}
+    for eqn, origin in equations(closed):
+        calls.setdefault(eqn.primitive.name, []).append(
+            {
+                "inputs": [v.aval.str_short() for v in eqn.invars],
+                "outputs": [v.aval.str_short() for v in eqn.outvars],
+                "params": {k: str(v) for k, v in eqn.params.items() if not _is_jaxpr(v)},
+                "source": compat.source_line(origin),
+            }
+        )
+    record = {name: {"count": len(uses), "calls": uses} for name, uses in sorted(calls.items())}
+    temporary = f"{os.fspath(path)}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1)
+    os.replace(temporary, path)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return bool(compat.sub_jaxprs({"": value})) or callable(value)

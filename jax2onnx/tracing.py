@@ -1,0 +1,143 @@
+"""The trace stage: a callable and its input specs become a jaxpr, with names for what goes in and out."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+from jax.extend.core import ClosedJaxpr
+
+from jax2onnx import compat
+from jax2onnx.errors import InputError
+
+log = logging.getLogger("jax2onnx")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced program."""
+
+    jaxpr: ClosedJaxpr
+    input_names: list[str]
+    output_names: list[str]
+    in_tree: Any
+    out_tree: Any
+
+
+def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
+    """Trace `fn` on argument specs and keyword arguments.
+
+    Keyword arguments that `fn` cannot take as traced values (it branches on them, say) are baked in.
+    """
+    _check_arity(fn, args, kwargs)
+    traced = {name: value for name, value in kwargs.items() if _can_be_input(value)}
+    baked = {name: value for name, value in kwargs.items() if name not in traced}
+    try:
+        return _trace(fn, args, traced, baked)
+    except _NOT_TRACEABLE:
+        if not traced:
+            raise
+    # Find out which of them have to be known: bake in those that fail when they are traced alone.
+    for name in list(traced):
+        others = {k: v for k, v in kwargs.items() if k != name}
+        try:
+            _trace(fn, args, {name: kwargs[name]}, others)
+        except _NOT_TRACEABLE:
+            log.info("input_params[%r] is baked into the model: the function needs its value while it is traced", name)
+            baked[name] = traced.pop(name)
+    return _trace(fn, args, traced, baked)
+
+
+_NOT_TRACEABLE = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError, ValueError)
+
+
+def _can_be_input(value: Any) -> bool:
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(v, bool | int | float | complex | np.generic | np.ndarray | jax.Array | jax.ShapeDtypeStruct) for v in leaves)
+
+
+def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any], baked: Mapping[str, Any]) -> Program:
+    def flat_fn(args: Any, kwargs: Any) -> Any:
+        return fn(*args, **kwargs, **baked)
+
+    specs = (tuple(args), dict(traced))
+    specs = jax.tree.map(_spec, specs)
+    jaxpr, out_shape = jax.make_jaxpr(flat_fn, return_shape=True)(*specs)
+    return Program(
+        jaxpr=jaxpr,
+        input_names=_input_names(fn, specs[0], specs[1]),
+        output_names=_output_names(out_shape),
+        in_tree=jax.tree.structure(specs),
+        out_tree=jax.tree.structure(out_shape),
+    )
+
+
+def _spec(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf))
+
+
+def _check_arity(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    if not callable(fn):
+        raise InputError(f"fn is not callable: it is a {type(fn).__name__}.")
+    signature = _signature(fn)
+    if signature is None:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise InputError(
+            f"{name}{signature} cannot be called with {len(args)} inputs"
+            f"{' and the input_params ' + ', '.join(kwargs) if kwargs else ''}: {error}."
+            " Give one entry of inputs for each positional argument."
+        ) from None
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return None
+
+
+def _input_names(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """The names of the inputs: the arguments' names and the paths inside them, `batch/image`."""
+    signature = _signature(fn)
+    parameters = list(signature.parameters.values()) if signature else []
+    names: list[str] = []
+    for i, arg in enumerate(args):
+        positional = parameters[i] if i < len(parameters) else None
+        if positional is not None and positional.kind is not inspect.Parameter.VAR_POSITIONAL:
+            name = positional.name
+        else:
+            star = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "in")
+            name = f"{star}_{i}"
+        names += _paths(name, arg)
+    for name in sorted(kwargs):
+        names += _paths(name, kwargs[name])
+    return names
+
+
+def _output_names(out: Any) -> list[str]:
+    names = _paths("", out)
+    return [_number(name) for name in names]
+
+
+def _number(path: str) -> str:
+    if not path:
+        return "output"
+    return f"output_{path}" if path.split("/")[0].isdigit() else path
+
+
+def _paths(prefix: str, tree: Any) -> list[str]:
+    """The path of each leaf of `tree`, its keys joined by slashes."""
+    keys = [[tree_util.keystr((k,), simple=True) for k in path] for path, _ in tree_util.tree_leaves_with_path(tree)]
+    return ["/".join([prefix, *path] if prefix else path) for path in keys]
