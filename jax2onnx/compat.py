@@ -18,6 +18,11 @@ from jax._src.random import prng, threefry2x32
 from jax.extend.core import ClosedJaxpr
 from jax.extend.core import primitives as primitives_module
 
+try:
+    from jax._src import flattree  # since JAX 0.12
+except ImportError:
+    flattree = None
+
 add_any_p = primitives_module.add_jaxvals_p
 
 
@@ -45,6 +50,27 @@ def callee(params: dict[str, Any]) -> ClosedJaxpr:
 def closed_jaxpr(jaxpr: Any) -> ClosedJaxpr:
     """A jaxpr with its (possibly no) constants: JAX 0.12 has one class for what used to be two."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def scan_layout(params: dict[str, Any]) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many are carries. JAX 0.12 has trees in place of the numbers."""
+    if "ft_in" in params:
+        consts, carries, _ = params["ft_in"].unpack()
+        return len(consts), len(carries)
+    return params["num_consts"], params["num_carry"]
+
+
+def scan_with_layout(params: dict[str, Any], jaxpr: ClosedJaxpr, consts: int, carries: int) -> dict[str, Any]:
+    """The parameters of a scan with another body, whose operands are so many constants and carries, then slices."""
+    if "ft_in" not in params:
+        return params | {"jaxpr": jaxpr, "num_consts": consts, "num_carry": carries}
+    slices, stacked = len(jaxpr.in_avals) - consts - carries, len(jaxpr.out_avals) - carries
+    pack, nones = flattree.pack, flattree.nones
+    return params | {
+        "jaxpr": jaxpr,
+        "ft_in": pack((nones(consts), nones(carries), nones(slices))),
+        "ft_out": pack((nones(carries), nones(stacked))),
+    }
 
 
 def dim_terms(dim: Any) -> list[tuple[list[tuple[Any, int]], int]]:
