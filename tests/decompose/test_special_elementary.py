@@ -16,12 +16,6 @@ DTYPES = [(np.float32, 1e-6), (np.float64, 2e-14), (np.float16, 1e-3), (jnp.bflo
 UNARY = {"log1p": lax.log1p_p, "expm1": lax.expm1_p, "exp2": lax.exp2_p, "cbrt": lax.cbrt_p}
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
 def spread(rng: np.random.Generator, n: int = 500) -> np.ndarray:
     """Values of all magnitudes and both signs, denser around 1."""
     wide = rng.normal(size=n) * 10.0 ** rng.uniform(-30, 30, n)
