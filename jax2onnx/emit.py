@@ -1,8 +1,8 @@
 """The last stage: an `onnx_ir.Model` becomes a `ModelProto`, stays as it is, or goes to disk.
 
-Files are written so that nothing can be half done. Everything is written and flushed under temporary names in the
-destination's folder first, then renamed into place; a full disk or an interrupt leaves the folder as it was. Weights
-are streamed from their own buffers (see `wire.py`), so writing needs no second copy of the model in memory.
+Files are written so that nothing can be half done. Everything is written and flushed in a temporary folder next to the
+destination first, then moved into place; a full disk or an interrupt leaves things as they were. Weights are streamed
+from their own buffers (see `wire.py`), so writing needs no second copy of the model in memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from .wire import model_pieces, size, skeleton
 ReturnMode = Literal["proto", "ir", "file"]
 ExportMode = Literal["standard", "web"]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Check = Callable[[onnx.ModelProto | str], object]
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Protobuf, and with it every ONNX reader, refuses a message longer than this."""
@@ -43,22 +45,27 @@ def emit(
     external_data_limit: int | None = None,
     max_shard_size: int | None = None,
     progress: Progress | None = None,
+    check: Check | None = None,
 ) -> onnx.ModelProto | ir.Model | str:
     """Give `model` in the form asked for: "proto", "ir", or "file" (the path that was written, as a string).
 
     A file holds everything up to `external_data_limit` bytes (default: protobuf's 2 GB); above it, weights go to
     `<output_path>.data` beside it, or to `<output_path>-00001-of-0000N.data` of at most `max_shard_size` bytes each.
     With `export_mode="web"` the model is always one self-contained file.
+
+    `check` is called with the model (a `ModelProto`, or the path of a file that is not yet at its final place). What it
+    raises ends the export, and nothing is written.
     """
     check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
-    if return_mode == "ir":
-        return model
-    if return_mode == "proto":
-        return _to_proto(model)
+    if return_mode != "file":
+        proto = _to_proto(model) if return_mode == "proto" or check is not None else None
+        if check is not None and proto is not None:
+            check(proto)
+        return model if proto is None or return_mode == "ir" else proto
     assert output_path is not None
     path = os.fspath(output_path)
     limit = PROTOBUF_LIMIT if external_data_limit is None else min(external_data_limit, PROTOBUF_LIMIT)
-    _write(model, os.path.realpath(path), export_mode == "web", limit, max_shard_size, progress)
+    _write(model, os.path.realpath(path), export_mode == "web", limit, max_shard_size, progress, check)
     return path
 
 
@@ -102,8 +109,8 @@ def check_output_path(path: str | os.PathLike[str]) -> None:
     # Permission bits do not tell the truth for root, network shares and read-only mounts. Trying does.
     try:
         probe = _temporary(target)
-        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        os.unlink(probe)
+        os.mkdir(probe)
+        os.rmdir(probe)
     except OSError as error:
         raise InputError(f"Cannot write to {name!r}: {error.strerror or error}.") from error
 
@@ -140,6 +147,7 @@ def _write(
     limit: int,
     max_shard_size: int | None,
     progress: Progress | None,
+    check: Check | None,
 ) -> None:
     proto, weights = skeleton(model)
     pieces = model_pieces(proto, weights)
@@ -162,7 +170,7 @@ def _write(
             )
     total = size(pieces) + sum(file.size for file in data_files)
     report = _Counter(total, progress)
-    with _Replacement() as files:
+    with _Replacement(target) as files:
         for file, path in zip(data_files, new_data, strict=True):
             with files.open(path) as stream:
                 for offset, tensor in file.tensors:
@@ -177,6 +185,8 @@ def _write(
                     report(len(piece))
                 else:
                     _write_tensor(stream, piece, report)
+        if check is not None:
+            check(files.staged(target))
         files.commit(remove=[path for path in stale if path not in new_data])
 
 
@@ -281,50 +291,55 @@ class _Replacement:
     comes last: someone who looks (or a machine that stops) in between finds no model, but never a mixture.
     """
 
-    def __init__(self) -> None:
-        self._moves: list[tuple[str, str]] = []  # temporary name, final name; the model is last
+    def __init__(self, target: str) -> None:
+        self._stage = _temporary(target)
+        self._finals: list[str] = []  # the model is last
         self._leftovers: list[str] = []
 
     def __enter__(self) -> _Replacement:
+        os.mkdir(self._stage)
         return self
 
     def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._stage)
         for path in self._leftovers:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
+    def staged(self, final: str) -> str:
+        """Where a file is until it is moved to `final`. All are in one folder, so that they find each other there."""
+        return os.path.join(self._stage, os.path.basename(final))
+
     @contextlib.contextmanager
-    def open(self, target: str) -> Iterator[BinaryIO]:
-        """A stream to what will be the file `target`."""
-        temporary = _temporary(target)
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
-        self._leftovers.append(temporary)
-        with os.fdopen(descriptor, "wb") as stream:
+    def open(self, final: str) -> Iterator[BinaryIO]:
+        """A stream to what will be the file `final`."""
+        with open(self.staged(final), "xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        if os.path.exists(target):
-            os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
-        self._moves.append((temporary, target))
+        if os.path.exists(final):
+            os.chmod(self.staged(final), stat.S_IMODE(os.stat(final).st_mode))
+        self._finals.append(final)
 
     def commit(self, remove: Sequence[str]) -> None:
         """Move the files into place, then delete those in `remove`."""
-        *data, (_, model) = self._moves
-        in_use = [final for _, final in data if os.path.exists(final)]
+        *data, model = self._finals
+        in_use = [final for final in data if os.path.exists(final)]
         aside = {path: _temporary(path) for path in ([model, *in_use] if in_use else [])}
         placed = []
         try:
             for path, away in aside.items():
                 os.replace(path, away)
-            for temporary, final in self._moves:
-                os.replace(temporary, final)
+            for final in self._finals:
+                os.replace(self.staged(final), final)
                 placed.append(final)
-        except BaseException:  # also an interrupt: put everything back as it was, the model last
-            for final in placed:
-                os.unlink(final)
-            for path, away in reversed(aside.items()):
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(away, path)
+        except BaseException:  # also an interrupt
+            if os.path.exists(self.staged(model)):  # not yet done: put everything back as it was, the model last
+                for final in placed:
+                    os.unlink(final)
+                for path, away in reversed(aside.items()):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(away, path)
             raise
         self._leftovers += aside.values()
         self._leftovers += remove

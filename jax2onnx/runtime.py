@@ -21,8 +21,23 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 _ERRORS_ONLY = 3  # onnxruntime's log severities: verbose, info, warning, error, fatal
+
+# What ONNX Runtime raises when it does not load or run a model. The classes have no common base.
+ERRORS = (
+    ort_state.EPFail,
+    ort_state.EngineError,
+    ort_state.Fail,
+    ort_state.InvalidArgument,
+    ort_state.InvalidGraph,
+    ort_state.InvalidProtobuf,
+    ort_state.NoModel,
+    ort_state.NoSuchFile,
+    ort_state.NotImplemented,
+    ort_state.RuntimeException,
+)
 
 Model: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str] | ort.InferenceSession
 

@@ -34,6 +34,9 @@ from .errors import InputError
 _SHORT_DTYPES = {"f": "float", "i": "int", "u": "uint", "c": "complex", "bf": "bfloat", "pred": "bool"}
 _KEY_IMPLEMENTATIONS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_NUMBERS = (bool, int, float, complex)
+
 
 def input_specs(
     inputs: Sequence[Any], default_dtype: DTypeLike = np.float32, constraints: Iterable[str] = ()
@@ -63,6 +66,16 @@ def input_specs(
 def needs_x64(specs: Any) -> bool:
     """Whether a pytree of arrays or `ShapeDtypeStruct` has a 64-bit dtype, which JAX only has with x64 on."""
     return any(_is_64_bit(leaf.dtype) for leaf in tree_util.tree_leaves(specs))
+
+
+def input_leaves(inputs: Sequence[Any]) -> list[Any]:
+    """What the caller gave for each of the arrays in `input_specs(inputs)`."""
+    return [leaf for entry in inputs for leaf in tree_util.tree_leaves(entry, is_leaf=_is_shape)]
+
+
+def is_value(leaf: Any) -> bool:
+    """Whether a leaf has values, not just a shape and a dtype."""
+    return isinstance(leaf, (*_ARRAYS, *_NUMBERS))
 
 
 def parse_dtype(text: str) -> Any:
@@ -96,10 +109,10 @@ class _Leaf:
         elif isinstance(given, (jax.ShapeDtypeStruct, jax.core.ShapedArray)):
             self.explicit, self.weak = True, bool(given.weak_type)
             self.dtype, self.dims = given.dtype, given.shape
-        elif isinstance(given, (jax.Array, np.ndarray, np.generic)):
+        elif isinstance(given, _ARRAYS):
             self.dtype, self.dims = given.dtype, given.shape
             self.weak = isinstance(given, jax.Array) and bool(given.aval.weak_type)
-        elif isinstance(given, (bool, int, float, complex)):
+        elif isinstance(given, _NUMBERS):
             self.weak = not isinstance(given, bool)
             self.dtype, self.dims = np.dtype(type(given)), ()
         else:

@@ -205,6 +205,31 @@ def test_a_failure_at_any_rename_never_mixes_old_and_new(tmp_path: Path, monkeyp
                 assert files(folder) == ["m.onnx", "m.onnx.data"]
 
 
+@pytest.mark.parametrize("limit", [None, 0])
+def test_a_failed_check_leaves_the_folder_as_it_was(tmp_path: Path, limit: int | None) -> None:
+    path = tmp_path / "m.onnx"
+    emit(make_model(weight_array(1)), "file", path, external_data_limit=limit)
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    checked = []
+
+    def check(model: onnx.ModelProto | str) -> None:
+        checked.append(read(Path(model))[0])  # a complete model, with its own data
+        raise BombError
+
+    with pytest.raises(BombError):
+        emit(make_model(weight_array(2)), "file", path, external_data_limit=limit, check=check)
+    np.testing.assert_array_equal(checked[0], weight_array(2))
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+
+
+def test_models_in_memory_are_checked_too() -> None:
+    seen: list[onnx.ModelProto | str] = []
+    model = make_model(weight_array(1))
+    proto = emit(model, "proto", check=seen.append)
+    assert emit(model, "ir", check=seen.append) is model
+    assert seen == [proto, proto]
+
+
 def test_permissions_and_links_are_kept(tmp_path: Path) -> None:
     real, link = tmp_path / "real.onnx", tmp_path / "link.onnx"
     emit(make_model(MIXED[0]), "file", real)
@@ -246,10 +271,10 @@ def test_bad_paths(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
+    def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refuse)  # root may write anywhere, so the refusal is played
+    monkeypatch.setattr(os, "mkdir", refuse)  # root may write anywhere, so the refusal is played
     with pytest.raises(InputError, match="Permission denied"):
         check_output_path(tmp_path / "m.onnx")
 
