@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dtypes import BOOL, bit_width, is_float, is_integer
+from jax2onnx.lower.dtypes import bit_width, is_float, is_integer
 from jax2onnx.lower.registry import lowers
 
 
@@ -39,18 +39,3 @@ def _to_integer(g: Builder, x: Val, dtype: np.dtype) -> Val:
 def reinterpret(g: Builder, x: Val, dtype: np.dtype) -> Val:
     """The bits of an integer `x` as another integer type of the same width (ONNX's integer casts wrap around)."""
     return g.cast(x, dtype)
-
-
-@lowers(lax.bitcast_convert_type_p)
-def bitcast_convert_type(g: Builder, x: Val, *, new_dtype: Any) -> Val:
-    """The same bits read as another dtype."""
-    dtype = np.dtype(new_dtype)
-    if x.dtype == dtype:
-        return x
-    if is_integer(x.dtype) and is_integer(dtype) and bit_width(x.dtype) == bit_width(dtype):
-        return reinterpret(g, x, dtype)
-    if BOOL in (x.dtype, dtype):
-        raise NotImplementedError("bitcast of bool")
-    if bit_width(x.dtype) == bit_width(dtype) and g.opset >= 26:
-        return g.BitCast(x, to=dtype)
-    raise NotImplementedError("bitcast below opset 26")

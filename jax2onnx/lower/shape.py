@@ -116,7 +116,6 @@ def pad(g: Builder, x: Val, value: Val, *, padding_config: Sequence[tuple[Any, A
     axes = [i for i in range(x.rank) if not (_is_zero(cut_low[i]) and _is_zero(cut_high[i]))]
     add_low = [compat.non_negative(low) for low, _, _ in padding_config]
     add_high = [compat.non_negative(high) for _, high, _ in padding_config]
-    shape = g.avals_out[0].shape
     pads_first = [low + d for low, d in zip(add_low, x.shape, strict=True)]
     # Padding first and cutting afterwards is right also where the cut reaches into the padding on the other side.
     padded = tuple(p + high for p, high in zip(pads_first, add_high, strict=True))
@@ -125,7 +124,7 @@ def pad(g: Builder, x: Val, value: Val, *, padding_config: Sequence[tuple[Any, A
     if axes:
         starts = tuple(cut_low[i] for i in axes)
         ends = tuple(padded[i] - cut_high[i] for i in axes)
-        x = g.Slice(x, starts, ends, tuple(axes), out=(shape, x.dtype))
+        x = g.Slice(x, starts, ends, tuple(axes))
     return x
 
 

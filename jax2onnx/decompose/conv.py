@@ -1,0 +1,64 @@
+"""Convolutions of integers as matrix products: ONNX's Conv is for floats only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from jax2onnx.decompose.registry import decomposes
+
+
+def _is_integer(avals: Sequence[Any], params: Any) -> bool:
+    return not jnp.issubdtype(avals[0].dtype, jnp.inexact)
+
+
+@decomposes(lax.conv_general_dilated_p, when=_is_integer)
+def conv_as_matmul(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[Any, Any]],
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    dimension_numbers: Any,
+    feature_group_count: int,
+    batch_group_count: int,
+    preferred_element_type: Any,
+    **_: Any,
+) -> jax.Array:
+    """Gather the window of every output position along each spatial axis, then contract with the kernel."""
+    lhs_spec, rhs_spec, out_spec = dimension_numbers
+    dtype = np.dtype(preferred_element_type) if preferred_element_type is not None else lhs.dtype
+    x = lax.transpose(lax.convert_element_type(lhs, dtype), lhs_spec)
+    kernel = lax.transpose(lax.convert_element_type(rhs, dtype), rhs_spec)
+    config = [(0, 0, 0), (0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in zip(padding, lhs_dilation, strict=True))]
+    x = lax.pad(x, jnp.zeros((), dtype), config)
+    n, features = x.shape[:2]
+    if batch_group_count > 1:
+        groups, n = batch_group_count, n // batch_group_count
+        x = x.reshape(groups, n, features, *x.shape[2:])
+    else:
+        groups, features = feature_group_count, features // feature_group_count
+        x = jnp.moveaxis(x.reshape(n, groups, features, *x.shape[2:]), 1, 0)
+    sizes = []
+    for i, (stride, dilation) in enumerate(zip(window_strides, rhs_dilation, strict=True)):
+        axis, window = 3 + 2 * i, kernel.shape[2 + i]
+        size = (x.shape[axis] - (window - 1) * dilation - 1) // stride + 1 if window else x.shape[axis] // stride + 1
+        index = lax.iota(np.int32, size)[:, None] * stride + lax.iota(np.int32, window)[None, :] * dilation
+        x = jnp.take(x, index, axis=axis, mode="clip")
+        sizes.append(size)
+    rank = len(sizes)
+    places, windows = [3 + 2 * i for i in range(rank)], [4 + 2 * i for i in range(rank)]
+    rows = x.transpose(0, 1, *places, 2, *windows).reshape(groups, n * math.prod(sizes), -1)
+    weights = kernel.reshape(groups, kernel.shape[0] // groups, -1)
+    product = lax.dot_general(rows, weights, (((2,), (2,)), ((0,), (0,))), preferred_element_type=dtype)
+    y = product.reshape(groups, n, *sizes, -1)
+    y = jnp.moveaxis(y, (0, -1), (1, 2)).reshape(n, kernel.shape[0], *sizes)
+    return lax.transpose(y, [out_spec.index(i) for i in range(len(out_spec))])
