@@ -2,5 +2,6 @@
 
 from jax2onnx.api import to_onnx
 from jax2onnx.errors import InputError, Jax2OnnxError, UnsupportedError, VerificationError
+from jax2onnx.verify import allclose
 
-__all__ = ["InputError", "Jax2OnnxError", "UnsupportedError", "VerificationError", "to_onnx"]
+__all__ = ["InputError", "Jax2OnnxError", "UnsupportedError", "VerificationError", "allclose", "to_onnx"]

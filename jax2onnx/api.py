@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 
 from jax2onnx import compat, opsets, report
 from jax2onnx.decompose import decompose
-from jax2onnx.emit import check_emit_options, check_output_path, emit
+from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
 from jax2onnx.lower import LOWERINGS, Rule, lower
 from jax2onnx.naming import assign_names, final_names
@@ -23,6 +23,7 @@ from jax2onnx.optimize import optimize
 from jax2onnx.specs import input_specs, needs_x64
 from jax2onnx.targets import legalize
 from jax2onnx.tracing import trace
+from jax2onnx.verify import verify as verify_model
 
 log = logging.getLogger("jax2onnx")
 
@@ -87,9 +88,6 @@ def to_onnx(
     """
     opsets.check(opset)
     check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
-    if return_mode == "file":
-        assert output_path is not None
-        check_output_path(output_path)
     default_dtype = np.float64 if enable_double_precision else np.float32
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)
@@ -119,6 +117,11 @@ def to_onnx(
     optimize(model)
     legalize(model, target)
     assign_names(model)
+
+    def check(exported: onnx.ModelProto | str) -> None:
+        options: dict[str, Any] = {"inputs_as_nchw": inputs_as_nchw, "outputs_as_nchw": outputs_as_nchw}
+        log.info(verify_model(fn, specs, exported, input_params, x64=enable_double_precision, **options))
+
     return emit(
         model,
         return_mode,  # type: ignore[arg-type]
@@ -127,6 +130,7 @@ def to_onnx(
         external_data_limit=external_data_limit,
         max_shard_size=max_shard_size,
         progress=progress,
+        check=check if verify else None,
     )
 
 
