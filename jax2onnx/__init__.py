@@ -1,7 +1,21 @@
 """Turn any JAX program into an ONNX model that computes exactly the same."""
 
-from jax2onnx.api import to_onnx
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from jax2onnx.errors import InputError, Jax2OnnxError, UnsupportedError, VerificationError
-from jax2onnx.verify import allclose
+
+if TYPE_CHECKING:
+    from jax2onnx.api import to_onnx
+    from jax2onnx.verify import allclose
 
 __all__ = ["InputError", "Jax2OnnxError", "UnsupportedError", "VerificationError", "allclose", "to_onnx"]
+
+_HOMES = {"to_onnx": "jax2onnx.api", "allclose": "jax2onnx.verify"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the converter when it is first used: onnx-ir alone takes 0.4 s to import."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jax2onnx' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
