@@ -45,6 +45,7 @@ def check(
         if opset is not None:
             options["opset"] = opset
         model = jax2onnx.to_onnx(fn, inputs, enable_double_precision=wide, return_mode="proto", **options)
+    assert isinstance(model, onnx.ModelProto)
     check_valid(model)
     check_run(model, fn, *args, rtol=rtol, atol=atol, x64=wide)
     return model

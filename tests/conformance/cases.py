@@ -1,0 +1,65 @@
+"""The cases: JAX's test harnesses for the CPU, their arguments, and what JAX computes for them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from jax2onnx import compat
+
+BUILD = Path(__file__).parents[2] / "build" / "conformance"
+
+
+@functools.cache
+def load() -> dict[str, Any]:
+    """All harnesses for the CPU, by their full names.
+
+    Which harnesses there are is decided while their module is imported, with x64 on or off; its one random choice
+    is drawn from numpy's global state. Meant for a process of its own, since it leaves x64 on.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+    np.random.seed(0)
+    from jax._src.internal_test_util.test_harnesses import all_harnesses
+
+    return {harness.fullname: harness for harness in all_harnesses if harness.filter("cpu")}
+
+
+def arguments(harness: Any, seed: int) -> list[Any]:
+    """The dynamic arguments, the same for each run with this seed."""
+    return harness.dyn_args_maker(np.random.RandomState(zlib.adler32(f"{seed} {harness.fullname}".encode())))
+
+
+def has_64_bits(harness: Any, args: list[Any]) -> bool:
+    """Whether an argument or a result of the case, with x64 on, is of a 64-bit type."""
+    with compat.x64(True):
+        results = jax.eval_shape(harness.dyn_fun, *args)
+    wide = ("int64", "uint64", "float64", "complex128")
+    return any(str(leaf.dtype) in wide for leaf in jax.tree.leaves((args, results)))
+
+
+def expected(harness: Any, args: list[Any], x64: bool, cache: bool = True) -> list[np.ndarray]:
+    """The outputs of `jax.jit` for the case. Compiling takes most of the time of a run, so the numbers are kept."""
+    contents = (jax.__version__, jaxlib.__version__, harness.fullname, x64, jax.tree.map(np.asarray, args))
+    path = BUILD / "expected" / f"{hashlib.sha256(pickle.dumps(contents)).hexdigest()}.pickle"
+    if cache and path.exists():
+        return pickle.loads(path.read_bytes())
+    with compat.x64(x64):
+        leaves = jax.tree.leaves(jax.jit(harness.dyn_fun)(*args))
+    keys = [jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
+    outputs = [np.asarray(jax.random.key_data(x) if key else x) for x, key in zip(leaves, keys, strict=True)]
+    if cache:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(pickle.dumps(outputs))
+        temporary.replace(path)
+    return outputs
