@@ -1,17 +1,21 @@
-"""The optimize stage: onnx_ir -> onnx_ir. Passes that make a graph small and fast without changing a number."""
+"""The optimize stage: onnx_ir -> onnx_ir. Rules and passes that make a graph small and fast without changing a number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 
 import onnx_ir as ir
 
-Pass = Callable[[ir.Model], int]
-"""A pass changes a model in place and returns how many changes it made."""
+from jax2onnx.optimize import fold, simplify
+from jax2onnx.optimize.engine import Rewriter
+from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 
-PASSES: list[Pass] = []
+RULE_SETS = [simplify.RULES, fold.RULES]
 
 
-def optimize(model: ir.Model) -> dict[str, int]:
-    """Run all passes and return what each of them did."""
-    return {p.__name__: p(model) for p in PASSES}
+def optimize(model: ir.Model) -> Counter[str]:
+    """Make `model` small and fast; what was done, and how often."""
+    counts = Rewriter(model, RULE_SETS).run()
+    counts["share_equal_nodes"] = share_equal_nodes(model)
+    remove_unused(model)
+    return counts

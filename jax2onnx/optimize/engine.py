@@ -1,0 +1,307 @@
+"""Local rewriting of ONNX graphs: rules look at one node and its surroundings and offer a replacement.
+
+    @rewrites("Identity")
+    def skip_identity(r, node):
+        return node.inputs[0]
+
+A rule gets the rewriter and a node, and returns the value that replaces the node's first result (a tuple of values for
+several results), or None if it does not apply. New nodes come from `r.op`. The rewriter visits each node, and again those whose surroundings changed,
+until nothing applies: the cost is linear in the graph and in the number of changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Rule = Callable[["Rewriter", ir.Node], Any]
+Dims = tuple[int | str, ...]
+
+
+class RuleSet:
+    """Rules by the operator they look at, in the order in which they are tried."""
+
+    def __init__(self) -> None:
+        self.by_op: dict[str, list[Rule]] = {}
+
+    def rewrites(self, *op_types: str) -> Callable[[Rule], Rule]:
+        """Register the decorated function as a rule for nodes of these operators."""
+
+        def register(rule: Rule) -> Rule:
+            for op_type in op_types:
+                self.by_op.setdefault(op_type, []).append(rule)
+            return rule
+
+        return register
+
+
+class Rewriter:
+    """Applies rules to all graphs of a model, and counts what each of them did."""
+
+    def __init__(self, model: ir.Model, rule_sets: Iterable[RuleSet]):
+        self.model = model
+        self.opset = model.graph.opset_imports[""]
+        self.counts: Counter[str] = Counter()
+        self._rules: dict[str, list[Rule]] = {}
+        for rule_set in rule_sets:
+            for op_type, rules in rule_set.by_op.items():
+                self._rules.setdefault(op_type, []).extend(rules)
+        self._queue: deque[ir.Node] = deque()
+        self._queued: set[ir.Node] = set()
+        self._node: ir.Node | None = None  # the node that a rule is looking at
+        self._new: list[ir.Node] = []
+        self._constants: dict[Any, ir.Value] = {}
+        self._functions: set[int] = set()  # ids of the graphs that cannot see the main graph's initializers
+
+    def run(self) -> Counter[str]:
+        """Rewrite until nothing applies."""
+        for graph in self.graphs():
+            for node in graph.all_nodes():
+                self._enqueue(node)
+                if graph is not self.model.graph:
+                    self._functions.add(id(node.graph))
+        while self._queue:
+            node = self._queue.popleft()
+            self._queued.discard(node)
+            if node.graph is not None:
+                self._visit(node)
+        return self.counts
+
+    def graphs(self) -> list[ir.Graph]:
+        """The main graph and the graphs of the functions (bodies are inside them)."""
+        return [self.model.graph, *(f.graph for f in self.model.functions.values())]
+
+    def _enqueue(self, node: ir.Node | None) -> None:
+        if node is not None and node.graph is not None and node not in self._queued:
+            self._queue.append(node)
+            self._queued.add(node)
+
+    def _visit(self, node: ir.Node) -> None:
+        if node.domain != "":
+            return
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            self._remove(node)
+            return
+        self._node = node
+        for rule in self._rules.get(node.op_type, ()):
+            self._new.clear()
+            found = rule(self, node)
+            if found is None:
+                self._discard_new()
+                continue
+            self.counts[rule.__name__] += 1
+            replacements = found if isinstance(found, tuple) else (found,)
+            self._replace(node, replacements)
+            return
+
+    def _discard_new(self) -> None:
+        for node in reversed(self._new):
+            if node.graph is not None:
+                node.graph.remove(node, safe=True)
+
+    def _replace(self, node: ir.Node, replacements: Sequence[ir.Value]) -> None:
+        for new_node in self._new:
+            self._enqueue(new_node)
+        for old, new in zip(node.outputs, replacements, strict=False):
+            if old is new:  # the node was changed in place
+                for user in old.consumers():
+                    self._enqueue(user)
+                continue
+            for user in old.consumers():
+                self._enqueue(user)
+            self.redirect(old, new)
+            self._enqueue(new.producer())
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            self._remove(node)
+        else:
+            self._enqueue(node)
+
+    def redirect(self, old: ir.Value, new: ir.Value) -> None:
+        """Let everything that uses `old` use `new`; a graph output keeps its name."""
+        if old.is_graph_output():
+            producer = old.producer()
+            assert producer is not None and producer.graph is not None
+            graph = producer.graph
+            new_producer = new.producer()
+            own = new_producer is not None and new_producer.graph is graph and not new.is_graph_output()
+            if not own:
+                if producer.op_type == "Identity" and producer.inputs[0] is new:
+                    for use in old.uses():
+                        use.node.replace_input_with(use.idx, new)
+                    return
+                output = ir.Value(shape=old.shape, type=old.type)
+                identity = ir.Node("", "Identity", [new], outputs=[output], name=producer.name)
+                graph.insert_before(producer, identity)
+                for use in old.uses():
+                    use.node.replace_input_with(use.idx, new)
+                new = output
+            for i, output_value in enumerate(graph.outputs):
+                if output_value is old:
+                    graph.outputs[i] = new
+            new.name, old.name = old.name, None
+        for use in old.uses():
+            use.node.replace_input_with(use.idx, new)
+
+    def _remove(self, node: ir.Node) -> None:
+        """Remove a node that nothing uses, and what only it used."""
+        stack = [node]
+        while stack:
+            dead = stack.pop()
+            if dead.graph is None or any(v.uses() or v.is_graph_output() for v in dead.outputs):
+                self._enqueue(dead)
+                continue
+            producers = [v.producer() for v in used_values(dead)]
+            graph = dead.graph
+            _detach_bodies(dead)
+            graph.remove(dead, safe=True)
+            stack.extend(p for p in producers if p is not None)
+
+    # ------------------------------------------------------------------------------------------------ for rules
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        like: ir.Value | None = None,
+        shape: Iterable[Any] | None = None,
+        dtype: ir.DataType | None = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """A new node before the one that is looked at. Its result has the type of `like` but for what is given."""
+        assert self._node is not None and self._node.graph is not None
+        result = ir.Value(
+            shape=ir.Shape(shape) if shape is not None else like.shape if like is not None else None,
+            type=ir.TensorType(dtype) if dtype is not None else like.type if like is not None else None,
+        )
+        node = ir.node(
+            op_type,
+            inputs,
+            {k: v for k, v in attributes.items() if v is not None},
+            outputs=[result],
+            name=rename_operator(self._node.name, self._node.op_type, op_type),
+            metadata_props=dict(self._node.metadata_props) or None,
+        )
+        self._node.graph.insert_before(self._node, node)
+        self._new.append(node)
+        return result
+
+    def const(self, array: Any, dtype: Any = None, name: str | None = None) -> ir.Value:
+        """A known array as an initializer (a Constant node inside a function)."""
+        array = np.asarray(array, dtype)
+        return self.tensor(ir.tensor(array), key=(array.dtype, array.shape, array.tobytes()), name=name)
+
+    def tensor(self, tensor: ir.TensorProtocol, key: Any = None, name: str | None = None) -> ir.Value:
+        """A tensor as an initializer of the main graph; `key` says which tensors are equal."""
+        assert self._node is not None
+        root = self.model.graph
+        if id(self._node.graph) in self._functions:
+            node = ir.node("Constant", [], {"value": tensor})
+            node.outputs[0].shape, node.outputs[0].type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
+            node.outputs[0].const_value = tensor
+            self._node.graph.insert_before(self._node, node)  # type: ignore[union-attr]
+            return node.outputs[0]
+        if key is not None and key in self._constants:
+            return self._constants[key]
+        value = ir.Value(
+            name=fresh_name(root, name or "folded"),
+            shape=ir.Shape(tensor.shape),
+            type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
+        )
+        root.register_initializer(value)
+        if key is not None:
+            self._constants[key] = value
+        return value
+
+
+# ---------------------------------------------------------------------------------------------------- looking at graphs
+
+
+def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that makes `value` if it is of one of these operators."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.domain == "" and node.op_type in op_types else None
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """The content of an initializer or Constant, if `value` is one."""
+    if value is None or value.const_value is None:
+        return None
+    return value.const_value.numpy()
+
+
+def scalar(value: ir.Value | None) -> Any:
+    """The number in a constant of one element, as a NumPy scalar, else None."""
+    if value is None or value.const_value is None or value.const_value.size != 1:
+        return None
+    return value.const_value.numpy().reshape(())[()]
+
+
+def dims(value: ir.Value) -> Dims:
+    """The shape of a value: ints, and the names of symbolic dimensions."""
+    assert value.shape is not None, f"{value} has no shape"
+    return tuple(d if isinstance(d, int) else str(d.value) for d in value.shape)
+
+
+def integers(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The content of a constant vector of int64, else None."""
+    array = constant(value)
+    return None if array is None else tuple(int(i) for i in array.reshape(-1))
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of an attribute of a node."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def only_user(value: ir.Value) -> ir.Node | None:
+    """The one node that uses `value`, if it is used once and is not a result of the graph."""
+    uses = value.uses()
+    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def axes_of(node: ir.Node, position: int = 1) -> tuple[int, ...] | None:
+    """The axes of a reduction, Squeeze or Unsqueeze: an operand or, in older opsets, an attribute."""
+    found = node.attributes.get("axes")
+    if found is not None:
+        return tuple(found.value)
+    return integers(node.inputs[position]) if len(node.inputs) > position else None
+
+
+def used_values(node: ir.Node) -> list[ir.Value]:
+    """The values that a node uses, those that its bodies take from outside included."""
+    values = [v for v in node.inputs if v is not None]
+    for attr in node.attributes.values():
+        if attr.type == ir.AttributeType.GRAPH:
+            for inner in attr.as_graph().all_nodes():
+                values += [v for v in inner.inputs if v is not None]
+    return values
+
+
+def fresh_name(graph: ir.Graph, base: str) -> str:
+    """A name for an initializer that the graph does not have yet."""
+    name, n = base, len(graph.initializers)
+    while name in graph.initializers:
+        name, n = f"{base}_{n}", n + 1
+    return name
+
+
+def rename_operator(name: str | None, old: str, new: str) -> str:
+    """The name of a node that replaces another: the same scope, its own operator."""
+    if name and name.endswith(old):
+        return name[: len(name) - len(old)] + new
+    return new
+
+
+def _detach_bodies(node: ir.Node) -> None:
+    """Let go of the values that the bodies of a dead node use."""
+    for attr in node.attributes.values():
+        if attr.type == ir.AttributeType.GRAPH:
+            for inner in list(attr.as_graph().all_nodes()):
+                for i in range(len(inner.inputs)):
+                    inner.replace_input_with(i, None)

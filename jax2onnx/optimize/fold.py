@@ -1,0 +1,126 @@
+"""Nodes whose operands are all known become initializers.
+
+Small results are computed here. Large ones (weights) are only rearranged, and lazily: the elements move when the file is
+written, one tensor at a time, so that no second copy of a weight is ever held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, integers
+
+RULES = RuleSet()
+
+SMALL = 16 * 1024
+"""Results up to this many bytes are computed while exporting."""
+
+
+def _slice(node: ir.Node, x: np.ndarray, *_: Any) -> np.ndarray:
+    starts, ends, axes, steps = ([None] * 4, *(integers(v) for v in node.inputs[1:]), None)[1:5]
+    assert starts is not None and ends is not None
+    index = [slice(None)] * x.ndim
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        step = steps[i] if steps else 1
+        axis = axes[i] if axes else i
+        # A negative end counts from the end in both, but -2**63 means "to the front" in ONNX.
+        stop = None if step < 0 and end < -x.shape[axis] else end
+        index[axis] = slice(start, stop, step)
+    return x[tuple(index)]
+
+
+def _reshape(node: ir.Node, x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    shape = [x.shape[i] if d == 0 and not attribute(node, "allowzero", 0) else int(d) for i, d in enumerate(target)]
+    return x.reshape(shape)
+
+
+MOVES: dict[str, Callable[..., np.ndarray]] = {
+    "Transpose": lambda node, x: np.transpose(x, attribute(node, "perm")),
+    "Reshape": _reshape,
+    "Squeeze": lambda node, x, *_: np.squeeze(x, axes_of(node)),
+    "Unsqueeze": lambda node, x, *_: np.expand_dims(x, axes_of(node)),
+    "Slice": _slice,
+    "Identity": lambda node, x: x,
+}
+"""Operators that only rearrange: done for weights of any size."""
+
+EXACT: dict[str, Callable[..., np.ndarray]] = {
+    "Cast": lambda node, x: x.astype(node.outputs[0].dtype.numpy()),  # type: ignore[union-attr]
+    "Concat": lambda node, *xs: np.concatenate(xs, attribute(node, "axis")),
+    "Expand": lambda node, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
+    "Add": lambda node, a, b: a + b,
+    "Sub": lambda node, a, b: a - b,
+    "Mul": lambda node, a, b: a * b,
+    "Neg": lambda node, x: -x,
+    "Not": lambda node, x: ~x,
+    "And": lambda node, a, b: a & b,
+    "Or": lambda node, a, b: a | b,
+    "Equal": lambda node, a, b: a == b,
+    "Less": lambda node, a, b: a < b,
+    "LessOrEqual": lambda node, a, b: a <= b,
+    "Greater": lambda node, a, b: a > b,
+    "GreaterOrEqual": lambda node, a, b: a >= b,
+    "Where": lambda node, c, a, b: np.where(c, a, b),
+    "Gather": lambda node, x, i: np.take(x, i, attribute(node, "axis", 0)),
+    "Range": lambda node, a, b, c: np.arange(a, b, c, dtype=a.dtype),
+}
+"""Operators that NumPy computes exactly as JAX does: done where the result is small."""
+
+
+@RULES.rewrites(*MOVES, *EXACT)
+def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Evaluate a node with known operands."""
+    tensors = [v.const_value if v is not None else None for v in node.inputs]
+    if not tensors or any(t is None for t in tensors):
+        return None
+    y = node.outputs[0]
+    if y.shape is None or y.dtype is None or not all(isinstance(d, int) for d in y.shape):
+        return None
+    shape = tuple(int(d) for d in y.shape)  # type: ignore[arg-type]
+    is_move = node.op_type in MOVES
+    if math.prod(shape) * y.dtype.itemsize > SMALL:
+        return _fold_later(r, node, tensors, shape) if is_move else None
+    if node.op_type == "Cast" and _is_lossy(tensors[0], y.dtype):
+        return None
+    with np.errstate(all="ignore"):
+        rule = MOVES[node.op_type] if is_move else EXACT[node.op_type]
+        result = rule(node, *(t.numpy() for t in tensors))  # type: ignore[union-attr]
+    return r.const(np.asarray(result, y.dtype.numpy()).reshape(shape))
+
+
+def _is_lossy(tensor: Any, to: ir.DataType) -> bool:
+    """Casts from float to integer have cases that NumPy and the runtime may see differently."""
+    return tensor.dtype.is_floating_point() and not to.is_floating_point()
+
+
+def _fold_later(r: Rewriter, node: ir.Node, tensors: list[Any], shape: tuple[int, ...]) -> ir.Value:
+    """A weight that is rearranged when it is read."""
+    source, *others = tensors
+    operands = [t.numpy() for t in others]
+    rule = MOVES[node.op_type]
+    attributes = _Frozen(node)
+
+    def read() -> ir.TensorProtocol:
+        moved = rule(attributes, source.numpy(), *operands)
+        return ir.tensor(np.ascontiguousarray(moved.reshape(shape)))
+
+    y = node.outputs[0]
+    assert y.dtype is not None
+    key = (id(source), node.op_type, str(sorted((k, str(a.value)) for k, a in node.attributes.items())), str(operands))
+    x = node.inputs[0]
+    assert x is not None
+    return r.tensor(ir.LazyTensor(read, y.dtype, ir.Shape(shape)), key=key, name=x.name)
+
+
+class _Frozen:
+    """The attributes and constant operands of a node that is about to be removed."""
+
+    def __init__(self, node: ir.Node):
+        self.attributes = dict(node.attributes)
+        self.inputs = list(node.inputs)
+        self.outputs = list(node.outputs)

@@ -1,0 +1,78 @@
+"""Passes over whole graphs: equal nodes are computed once, and what nothing uses is removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+
+
+def share_equal_nodes(model: ir.Model) -> int:
+    """Common subexpressions: nodes with the same operator, operands and attributes become one.
+
+    A body sees the nodes of the graphs around it; what two bodies have in common stays in both.
+    """
+    count = 0
+
+    def visit(graph: ir.Graph, outer: dict[Any, ir.Node]) -> None:
+        nonlocal count
+        seen = dict(outer) if outer else {}
+        for node in list(graph):
+            bodies = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+            if bodies:
+                for body in bodies:
+                    visit(body, seen)
+                continue
+            key = _key(node)
+            first = seen.setdefault(key, node)
+            if first is node or any(v.is_graph_output() for v in node.outputs):
+                continue
+            for old, new in zip(node.outputs, first.outputs, strict=True):
+                for use in old.uses():
+                    use.node.replace_input_with(use.idx, new)
+            graph.remove(node, safe=True)
+            count += 1
+
+    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
+        visit(graph, {})
+    return count
+
+
+def _key(node: ir.Node) -> Any:
+    attributes = tuple(sorted((name, _frozen(a)) for name, a in node.attributes.items()))
+    return node.domain, node.op_type, len(node.outputs), tuple(map(id, node.inputs)), attributes
+
+
+def _frozen(attribute: ir.Attr) -> Any:
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return f"{tensor.dtype}{tensor.shape}", tensor.tobytes() if tensor.nbytes <= 1024 else id(tensor)
+    return str(attribute.value)
+
+
+def remove_unused(model: ir.Model) -> None:
+    """Remove nodes and initializers that no result depends on."""
+    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
+        _remove_unused_nodes(graph)
+    initializers = model.graph.initializers
+    for name, value in list(initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del initializers[name]
+
+
+def _remove_unused_nodes(graph: ir.Graph) -> None:
+    for node in reversed(list(graph)):
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    for inner in list(attribute.as_graph().all_nodes()):
+                        for i in range(len(inner.inputs)):
+                            inner.replace_input_with(i, None)
+            graph.remove(node, safe=True)
+            continue
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                _remove_unused_nodes(attribute.as_graph())
+
+

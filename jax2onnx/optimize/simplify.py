@@ -1,0 +1,286 @@
+"""Identities that are exact for every input: what does nothing goes, what cancels cancels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    attribute,
+    axes_of,
+    constant,
+    dims,
+    integers,
+    producer,
+    scalar,
+)
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
+"""Operators that change the shape and keep the elements in order."""
+
+REDUCTIONS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceLogSumExp")
+
+
+@rewrites("Identity")
+def skip_identity(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Identity(x) = x, except where it gives a graph output a value of its own."""
+    (x,), (y,) = node.inputs, node.outputs
+    assert x is not None
+    source = x.producer()
+    if y.is_graph_output() and (source is None or source.graph is not node.graph or x.is_graph_output()):
+        return x if y.uses() else None
+    return x
+
+
+@rewrites("Cast")
+def skip_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A cast to the same type, or there and back through a type that holds every value of the first."""
+    (x,), (y,) = node.inputs, node.outputs
+    assert x is not None
+    if x.dtype == y.dtype:
+        return x
+    inner = producer(x, "Cast")
+    if inner is None:
+        return None
+    origin = inner.inputs[0]
+    assert origin is not None and origin.dtype is not None and x.dtype is not None and y.dtype is not None
+    if not _holds(x.dtype, origin.dtype):
+        return None
+    return origin if origin.dtype == y.dtype else r.op("Cast", origin, like=y, to=int(y.dtype))
+
+
+def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
+    """Can every value of `narrow` be told apart and written exactly in `wide`?"""
+    if wide == narrow or narrow == ir.DataType.BOOL:
+        return wide != ir.DataType.BOOL or narrow == wide
+    a, b = wide.numpy(), narrow.numpy()
+    if a.kind in "iu" and b.kind in "iu":
+        return np.iinfo(a).min <= np.iinfo(b).min and np.iinfo(a).max >= np.iinfo(b).max
+    if a == np.float64:
+        return b in (np.float32, np.float16) or narrow == ir.DataType.BFLOAT16 or (b.kind in "iu" and b.itemsize <= 4)
+    if a == np.float32:
+        return b == np.float16 or narrow == ir.DataType.BFLOAT16 or (b.kind in "iu" and b.itemsize <= 2)
+    return False
+
+
+@rewrites("Transpose")
+def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """No permutation, two in a row, or one that only moves axes of size 1 (a Reshape)."""
+    (x,), (y,) = node.inputs, node.outputs
+    assert x is not None
+    perm = list(attribute(node, "perm"))
+    if perm == sorted(perm):
+        return x
+    inner = producer(x, "Transpose")
+    if inner is not None:
+        first = attribute(inner, "perm")
+        return r.op("Transpose", inner.inputs[0], like=y, perm=[first[i] for i in perm])
+    shape = dims(x)
+    moved = [i for i in perm if shape[i] != 1]
+    if moved == sorted(moved) and all(isinstance(d, int) for d in shape):
+        return r.op("Reshape", x, r.const(dims(y), np.int64), like=y)
+    return None
+
+
+@rewrites(*RESHAPES)
+def merge_reshapes(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A reshape to the same shape goes; two in a row are one."""
+    x, y = node.inputs[0], node.outputs[0]
+    assert x is not None
+    if dims(x) == dims(y):
+        return x
+    inner = producer(x, *RESHAPES)
+    if inner is None:
+        return None
+    origin = inner.inputs[0]
+    assert origin is not None
+    if dims(origin) == dims(y):
+        return origin
+    target = constant_shape(dims(origin), dims(y))
+    if target is None or len(x.uses()) > 1:
+        return None
+    return reshape(r, origin, y, target)
+
+
+def constant_shape(old: tuple, new: tuple) -> list[int] | None:
+    """The operand of a Reshape from `old` to `new` if it can be a constant: see `lower.dims.reshape_operand`."""
+    if all(isinstance(d, int) for d in new):
+        return list(new)
+    if 0 in new:
+        return None
+    target = [d if isinstance(d, int) else 0 if i < len(old) and d == old[i] else -1 for i, d in enumerate(new)]
+    return target if target.count(-1) <= 1 else None
+
+
+def reshape(r: Rewriter, x: ir.Value, like: ir.Value, target: list[int]) -> ir.Value:
+    """A Reshape of `x` to the type of `like`."""
+    is_zero_size = all(isinstance(d, int) for d in dims(like)) and 0 in target
+    return r.op("Reshape", x, r.const(target, np.int64), like=like, allowzero=1 if is_zero_size else None)
+
+
+@rewrites("Unsqueeze", "Reshape")
+def keep_reduced_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A reduction whose axes are put back as axes of size 1 can keep them."""
+    x, y = node.inputs[0], node.outputs[0]
+    inner = producer(x, *REDUCTIONS)
+    if inner is None or attribute(inner, "keepdims", 1) != 0 or len(inner.outputs[0].uses()) != 1:
+        return None
+    axes, source = axes_of(inner), inner.inputs[0]
+    if axes is None or source is None or inner.outputs[0].is_graph_output():
+        return None
+    rank = len(dims(source))
+    kept = {a % rank for a in axes}
+    if dims(y) != tuple(1 if i in kept else d for i, d in enumerate(dims(source))):
+        return None
+    operands = list(inner.inputs)
+    axes_attribute = attribute(inner, "axes")
+    return r.op(inner.op_type, *operands, like=y, keepdims=1, axes=axes_attribute)
+
+
+BROADCASTING = (
+    "Add Sub Mul Div Mod Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where BitwiseAnd BitwiseOr"
+    " BitwiseXor BitShift"
+).split()
+
+
+@rewrites(*BROADCASTING)
+def broadcast_implicitly(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """An operand need not be expanded, nor given leading axes of size 1, for an operator that broadcasts."""
+    result = dims(node.outputs[0])
+    changed = False
+    for i, operand in enumerate(node.inputs):
+        if operand is None:
+            continue
+        smaller = _before_broadcast(operand)
+        if smaller is None:
+            continue
+        others = [dims(v) for j, v in enumerate(node.inputs) if j != i and v is not None]
+        if _broadcast([dims(smaller), *others]) == result:
+            node.replace_input_with(i, smaller)
+            changed = True
+    return node.outputs[0] if changed else None
+
+
+def _before_broadcast(value: ir.Value) -> ir.Value | None:
+    node = producer(value, "Expand", "Unsqueeze", "Reshape")
+    if node is None:
+        return None
+    source = node.inputs[0]
+    assert source is not None
+    if node.op_type == "Expand":
+        return source
+    old, new = dims(source), dims(value)
+    extra = len(new) - len(old)
+    return source if extra > 0 and new == (1,) * extra + old else None
+
+
+def _broadcast(shapes: list[tuple]) -> tuple | None:
+    rank = max(map(len, shapes))
+    result: list[int | str] = [1] * rank
+    for shape in shapes:
+        for i, dim in enumerate(shape, rank - len(shape)):
+            if dim == 1 or dim == result[i]:
+                continue
+            if result[i] != 1:
+                return None
+            result[i] = dim
+    return tuple(result)
+
+
+@rewrites("Expand")
+def skip_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Expanding to the same shape does nothing; twice is once."""
+    x, y = node.inputs[0], node.outputs[0]
+    assert x is not None
+    if dims(x) == dims(y):
+        return x
+    inner = producer(x, "Expand")
+    return r.op("Expand", inner.inputs[0], node.inputs[1], like=y) if inner is not None else None
+
+
+NEUTRAL = {
+    # operator: (position of the constant or None for any, its value for integers, for floats)
+    "Mul": (None, 1, 1.0),
+    "Div": (1, 1, 1.0),
+    "Sub": (1, 0, 0.0),
+    "Add": (None, 0, -0.0),  # x + 0.0 would turn -0.0 into 0.0
+    "Pow": (1, 1, 1.0),
+    "Max": (None, None, -np.inf),
+    "Min": (None, None, np.inf),
+}
+
+
+@rewrites(*NEUTRAL)
+def skip_neutral(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x * 1, x - 0, max(x, -inf) and the like, exact also for NaN and signed zeros."""
+    position, integer, floating = NEUTRAL[node.op_type]
+    if len(node.inputs) != 2:
+        return None
+    for i in (0, 1) if position is None else (position,):
+        x, neutral = node.inputs[1 - i], scalar(node.inputs[i])
+        if neutral is None or x is None or dims(x) != dims(node.outputs[0]):
+            continue
+        is_float = neutral.dtype.kind not in "iub"
+        wanted = floating if is_float else integer
+        if wanted is None or neutral != wanted:
+            continue
+        if is_float and wanted == 0 and np.signbit(neutral) != np.signbit(wanted):
+            continue
+        return x
+    return None
+
+
+@rewrites("Not")
+def cancel_not(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """not not x = x."""
+    inner = producer(node.inputs[0], "Not")
+    return inner.inputs[0] if inner is not None else None
+
+
+@rewrites("Where")
+def known_where(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A condition that is known and the same everywhere, or two equal cases."""
+    condition, a, b = node.inputs
+    assert a is not None and b is not None
+    known = scalar(condition)
+    chosen = a if a is b else None if known is None else (a if known else b)
+    return chosen if chosen is not None and dims(chosen) == dims(node.outputs[0]) else None
+
+
+@rewrites("Concat")
+def merge_concats(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A Concat of one, or of a Concat along the same axis."""
+    inputs, axis = list(node.inputs), attribute(node, "axis")
+    if len(inputs) == 1:
+        return inputs[0]
+    parts: list[ir.Value | None] = []
+    for x in inputs:
+        inner = producer(x, "Concat")
+        if inner is not None and attribute(inner, "axis") == axis and len(inner.outputs[0].uses()) == 1:
+            parts += inner.inputs
+        else:
+            parts.append(x)
+    return r.op("Concat", *parts, like=node.outputs[0], axis=axis) if len(parts) > len(inputs) else None
+
+
+@rewrites("Slice")
+def skip_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A Slice that keeps everything (in the same order)."""
+    x, y = node.inputs[0], node.outputs[0]
+    assert x is not None
+    steps = integers(node.inputs[4]) if len(node.inputs) > 4 else ()
+    if steps is None or any(s < 0 for s in steps) or dims(x) != dims(y):
+        return None
+    return x if all(isinstance(d, int) for d in dims(x)) else None
+
+
+@rewrites("Pad")
+def skip_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Padding by nothing."""
+    pads = constant(node.inputs[1])
+    return node.inputs[0] if pads is not None and not pads.any() else None
