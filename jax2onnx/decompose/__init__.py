@@ -25,16 +25,16 @@ def decompose(closed: ClosedJaxpr, *, lowered: Container[Primitive] = ()) -> Clo
 
 def expand(closed: ClosedJaxpr, lowered: Container[Primitive] = ()) -> ClosedJaxpr:
     """Replace each equation that has a decomposition by a call of it."""
-    done: dict[int, ClosedJaxpr] = {}  # by the id of a jaxpr, which `closed` keeps alive
+    done: dict[Any, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # by identity; the originals are kept so that ids stay theirs
     traced: dict[Any, ClosedJaxpr] = {}
 
     def visit(closed: ClosedJaxpr) -> ClosedJaxpr:
-        key = id(closed.jaxpr)
+        key = (id(closed.jaxpr), *map(id, closed.consts))
         if key not in done:
             eqns = [visit_equation(eqn) for eqn in closed.jaxpr.eqns]
             changed = any(new is not old for new, old in zip(eqns, closed.jaxpr.eqns, strict=True))
-            done[key] = compat.with_equations(closed, eqns) if changed else closed
-        return done[key]
+            done[key] = (closed, compat.with_equations(closed, eqns) if changed else closed)
+        return done[key][1]
 
     def visit_equation(eqn: Any) -> Any:
         rule = DECOMPOSITIONS.get(eqn.primitive)
