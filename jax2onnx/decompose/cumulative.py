@@ -57,14 +57,14 @@ def least(dtype: Any) -> Any:
     """The smallest value of a dtype."""
     if jnp.issubdtype(dtype, np.integer):
         return jnp.iinfo(dtype).min
-    return False if dtype == bool else -np.inf
+    return False if np.dtype(dtype) == np.bool_ else -np.inf
 
 
 def greatest(dtype: Any) -> Any:
     """The greatest value of a dtype."""
     if jnp.issubdtype(dtype, np.integer):
         return jnp.iinfo(dtype).max
-    return True if dtype == bool else np.inf
+    return True if np.dtype(dtype) == np.bool_ else np.inf
 
 
 @decomposes(lax.cumprod_p)

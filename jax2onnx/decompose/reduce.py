@@ -1,4 +1,4 @@
-"""Reductions with any computation, also over several operands at once, and bitwise reductions.
+"""Reductions with any computation, also over several operands at once.
 
 JAX asks of a reduction that its computation is associative and its initial value an identity. So elements can be
 combined in any grouping, but they keep their order: the computation need not be commutative.
@@ -93,7 +93,9 @@ def fold_by_doubling(xs: Sequence[Array], combine: Combine) -> list[Array]:
     return [lax.squeeze(lax.slice_in_dim(x, n - 1, n), (0,)) for x in xs]
 
 
-def reduce_axes(operands: Sequence[Array], inits: Sequence[Array], axes: Sequence[int], combine: Combine) -> list[Array]:
+def reduce_axes(
+    operands: Sequence[Array], inits: Sequence[Array], axes: Sequence[int], combine: Combine
+) -> list[Array]:
     """`inits` combined with all elements along `axes`, in row-major order."""
     kept = [i for i in range(operands[0].ndim) if i not in axes]
     shape = operands[0].shape
@@ -115,29 +117,6 @@ def reduce(*args: Array, jaxpr: ClosedJaxpr, dimensions: Sequence[int], **_) -> 
     operands, inits = args[: len(args) // 2], args[len(args) // 2 :]
     monoid = monoid_of(jaxpr.jaxpr)
     if monoid is not None:
-        return [monoid.bind(lax.broadcast(inits[0], out.shape), out) for out in [MONOIDS[monoid](operands[0], dimensions)]]
+        out = MONOIDS[monoid](operands[0], dimensions)
+        return [monoid.bind(lax.broadcast(inits[0], out.shape), out)]
     return reduce_axes(operands, inits, dimensions, elementwise(jaxpr))
-
-
-def _not_bool(in_avals, params) -> bool:
-    return in_avals[0].dtype != bool
-
-
-def _bitwise_reduction(monoid: Primitive) -> Callable:
-    def reduction(x: Array, *, axes: Sequence[int], **_) -> Array:
-        init = lax.full((), identity(monoid, x.dtype), x.dtype)
-        return reduce_axes([x], [init], axes, lambda a, b: [monoid.bind(a[0], b[0])])[0]
-
-    return reduction
-
-
-decomposes(lax.reduce_and_p, when=_not_bool)(_bitwise_reduction(lax.and_p))
-decomposes(lax.reduce_or_p, when=_not_bool)(_bitwise_reduction(lax.or_p))
-
-
-@decomposes(lax.reduce_xor_p)
-def reduce_xor(x: Array, *, axes: Sequence[int], **_) -> Array:
-    """Of booleans: whether an odd number is true. Of integers: a fold."""
-    if x.dtype == bool:
-        return lax.reduce_sum(x.astype(np.int32), axes) % 2 == 1
-    return _bitwise_reduction(lax.xor_p)(x, axes=axes)

@@ -7,7 +7,7 @@ becomes a node; special values (infinities, NaN, signed zeros) fall out of the f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def at_least_float32(fn: Callable[..., Array]) -> Callable[..., Array]:
 @at_least_float32
 def log1p(x: Array, **_) -> Array:
     """Kahan's formula log(u) * x / (u - 1) with u = 1 + x: the rounding errors of u and of u - 1 cancel."""
-    u = 1 + x
+    u = lax.optimization_barrier(1 + x)  # XLA would turn u - 1 into x
     # The bound keeps x / d infinite, not NaN, at x = inf.
     d = lax.min(u - 1, lax.full_like(x, jnp.finfo(x.dtype).max))
     return lax.select(d == 0, x, lax.log(u) * (x / d))
@@ -59,14 +59,11 @@ def exp2(x: Array, **_) -> Array:
     return lax.exp(x * math.log(2))
 
 
+@decomposes(*compat.primitives("log2"), when=real_operands)
 @at_least_float32
 def log2(x: Array, **_) -> Array:
     """log(x) / log(2)."""
     return lax.log(x) / math.log(2)
-
-
-if compat.log2_p is not None:
-    decomposes(compat.log2_p, when=real_operands)(log2)
 
 
 @decomposes(lax.cbrt_p)
@@ -95,29 +92,19 @@ def atan2(y: Array, x: Array, **_) -> Array:
     return angle * sign_bit_as_one(y)
 
 
-@decomposes(lax.square_p)
-def square(x: Array, **_) -> Array:
-    """x * x."""
-    return x * x
+@decomposes(*compat.primitives("one_minus_square"))
+def one_minus_square(x: Array, **_) -> Array:
+    """(1 - x) * (1 + x): accurate near |x| = 1, where 1 - x*x cancels."""
+    return (1 - x) * (1 + x)
 
 
-if compat.one_minus_square_p is not None:
-
-    @decomposes(compat.one_minus_square_p)
-    def one_minus_square(x: Array, **_) -> Array:
-        """(1 - x) * (1 + x): accurate near |x| = 1, where 1 - x*x cancels."""
-        return (1 - x) * (1 + x)
+@decomposes(*compat.primitives("polynomial"))
+def polynomial(x: Array, *coefficients: Array, **_) -> Array:
+    """Horner's rule, for coefficients from the lowest to the highest."""
+    return horner(x, coefficients[::-1])
 
 
-if compat.polynomial_p is not None:
-
-    @decomposes(compat.polynomial_p)
-    def polynomial(x: Array, *coefficients: Array, **_) -> Array:
-        """Horner's rule, from the lowest coefficient to the highest."""
-        return horner(x, coefficients[::-1])
-
-
-def horner(x: Array, coefficients) -> Array:
+def horner(x: Array, coefficients: Sequence) -> Array:
     """The polynomial with these coefficients, from the highest to the lowest."""
     y = coefficients[0]
     for c in coefficients[1:]:

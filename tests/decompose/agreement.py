@@ -17,7 +17,7 @@ def as_list(out: Any) -> list:
 
 
 def evaluate(fn: Callable, *args: Any, **params: Any) -> Any:
-    """`fn(*args, **params)` without the rewrites of an optimizing compiler, which an ONNX runtime does not do either."""
+    """`fn(*args, **params)` without an optimizing compiler's rewrites, which an ONNX runtime does not do either."""
     options = {"xla_backend_optimization_level": 0, "xla_disable_hlo_passes": "algsimp"}
     return jax.jit(lambda *xs: fn(*xs, **params), compiler_options=options)(*args)
 

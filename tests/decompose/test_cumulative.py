@@ -4,17 +4,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import assert_agrees, assert_close, evaluate
 from jax import export, lax
 
 from jax2onnx.decompose import cumulative
+from tests.decompose.agreement import assert_agrees, assert_close, evaluate
 
-PRIMITIVES = {"cumprod": lax.cumprod_p, "cummax": lax.cummax_p, "cummin": lax.cummin_p, "cumlogsumexp": lax.cumlogsumexp_p}
+pytestmark = pytest.mark.usefixtures("x64")
+
+PRIMITIVES = {
+    "cumprod": lax.cumprod_p,
+    "cummax": lax.cummax_p,
+    "cummin": lax.cummin_p,
+    "cumlogsumexp": lax.cumlogsumexp_p,
+}
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
 @pytest.mark.parametrize(
-    "shape, axis, reverse", [((7,), 0, False), ((3, 1, 4), 1, True), ((2, 9), 1, True), ((2, 0), 1, False), ((0, 2), 1, True)]
+    ("shape", "axis", "reverse"),
+    [((7,), 0, False), ((3, 1, 4), 1, True), ((2, 9), 1, True), ((2, 0), 1, False), ((0, 2), 1, True)],
 )
 def test_shapes_and_directions(name, shape, axis, reverse):
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import SPECIAL, assert_agrees, assert_close, evaluate
 from jax import lax
 
 from jax2onnx import compat
 from jax2onnx.decompose import special_elementary
+from tests.decompose.agreement import SPECIAL, assert_agrees, assert_close, evaluate
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = [(np.float32, 1e-6), (np.float64, 2e-14), (np.float16, 1e-3), (jnp.bfloat16, 8e-3)]
 UNARY = {"log1p": lax.log1p_p, "expm1": lax.expm1_p, "exp2": lax.exp2_p, "cbrt": lax.cbrt_p}
@@ -26,7 +28,7 @@ def params_of(fn, *args) -> dict:
     return jax.make_jaxpr(fn)(*args).eqns[0].params
 
 
-@pytest.mark.parametrize("dtype, rtol", DTYPES)
+@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary_is_accurate_everywhere(name, dtype, rtol):
     with np.errstate(over="ignore"):
@@ -61,12 +63,12 @@ def test_expm1_overflows_where_exp_does():
     np.testing.assert_array_equal(np.isinf(evaluate(special_elementary.expm1, x)), np.isinf(jnp.exp(x)))
 
 
-@pytest.mark.parametrize("dtype, rtol", DTYPES)
+@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
 def test_log2(dtype, rtol):
     x = np.array([0.0, -0.0, np.inf, np.nan, -1.0, 0.125, 1.0, 8.0, 1024.0, 3.0, 1e-5], dtype)
     assert_close(evaluate(special_elementary.log2, jnp.asarray(x)), jax.jit(jnp.log2)(x), rtol=rtol)
-    if compat.log2_p is not None:
-        assert_agrees(compat.log2_p, x, rtol=rtol, **params_of(lax.log2, x))
+    for primitive in compat.primitives("log2"):
+        assert_agrees(primitive, x, rtol=rtol, **params_of(lax.log2, x))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -78,7 +80,7 @@ def test_atan2_special_values(dtype):
     np.testing.assert_array_equal(np.signbit(actual)[zero], np.signbit(np.arctan2(y, x))[zero])
 
 
-@pytest.mark.parametrize("dtype, rtol", DTYPES)
+@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
 def test_atan2_is_accurate_everywhere(dtype, rtol):
     rng = np.random.default_rng(1)
     with np.errstate(over="ignore"):
@@ -93,8 +95,11 @@ def test_shapes(shape):
         assert_agrees(primitive, x, rtol=1e-6, **params_of(getattr(lax, name), x))
 
 
-@pytest.mark.skipif(compat.polynomial_p is None, reason="this JAX has no polynomial primitive")
 def test_polynomial_and_one_minus_square():
     x = jnp.linspace(-1, 1, 7)
-    assert_agrees(compat.polynomial_p, x, *(jnp.full((), c, x.dtype) for c in (1, 2, 3)), rtol=1e-15)
-    assert_agrees(compat.one_minus_square_p, x)
+    for primitive in compat.primitives("polynomial"):
+        assert_agrees(primitive, x, *(jnp.full((), c, x.dtype) for c in (1, 2, 3)), rtol=1e-15)
+    for primitive in compat.primitives("one_minus_square"):
+        assert_agrees(primitive, x)
+    np.testing.assert_array_equal(special_elementary.polynomial(x, 1.0, 2.0, 3.0), 1 + x * (2 + x * 3))
+    np.testing.assert_array_equal(special_elementary.one_minus_square(x), (1 - x) * (1 + x))

@@ -1,0 +1,155 @@
+"""Sorting and top-k, reduced to one operation: put the first k of a key in order.
+
+ONNX Runtime's TopK is stable (of equal elements the lower index comes first), but undefined as soon as one element is
+NaN. So each operand that is sorted by is mapped to keys without NaN in the same order, and what remains for the
+lowering is `ordered_p` on int32, int64, float32 and float64 keys, which is ONNX's TopK exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from jax2onnx import compat
+from jax2onnx.decompose.registry import decomposes
+from jax2onnx.decompose.special_elementary import sign_bit_as_one
+
+
+def with_64_bits(fn: Callable) -> Callable:
+    """Let a definition use 64-bit types whatever the program does."""
+
+    @wraps(fn)
+    def wide(*args: Any, **params: Any) -> Any:
+        with compat.x64(True):
+            return fn(*args, **params)
+
+    return wide
+
+
+ordered_p = Primitive("ordered")
+ordered_p.multiple_results = True
+
+
+def ordered(key: Array, *, k: Any, axis: int, descending: bool = False) -> list[Array]:
+    """The first `k` elements of `key` along `axis` in ascending (or descending) order, and their int32 indices.
+
+    Stable. `key` has no NaN, and one of the dtypes int32, int64, float32, float64.
+    """
+    return ordered_p.bind(key, k=k, axis=axis, descending=descending)
+
+
+@ordered_p.def_abstract_eval
+def _ordered_abstract_eval(key: ShapedArray, *, k: Any, axis: int, descending: bool) -> list[ShapedArray]:
+    shape = (*key.shape[:axis], k, *key.shape[axis + 1 :])
+    return [ShapedArray(shape, key.dtype), ShapedArray(shape, np.dtype(np.int32))]
+
+
+@ordered_p.def_impl
+def _ordered_in_jax(key: Array, *, k: Any, axis: int, descending: bool) -> list[Array]:
+    order = jnp.argsort(key, axis=axis, stable=True, descending=descending).astype(np.int32)
+    order = lax.slice_in_dim(order, 0, k, axis=axis)
+    return [take_along(key, order, axis), order]
+
+
+mlir.register_lowering(ordered_p, mlir.lower_fun(_ordered_in_jax, multiple_results=True))
+
+
+def take_along(x: Array, indices: Array, axis: int) -> Array:
+    """The elements of `x` at `indices` along `axis`, all in bounds: ONNX's GatherElements."""
+    others = tuple(i for i in range(x.ndim) if i != axis)
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        operand_batching_dims=others,
+        start_indices_batching_dims=others,
+    )
+    starts = lax.expand_dims(indices, (x.ndim,))
+    return lax.gather(x, starts, dimensions, (1,) * x.ndim, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+
+
+def sort_keys(x: Array, signed_zeros: bool = False) -> list[Array]:
+    """Keys for `ordered`, the most significant first, in the order of `x`: NaN last, and -0.0 before 0.0 if asked."""
+    if x.dtype == bool or jnp.issubdtype(x.dtype, np.integer):
+        return [_integer_key(x)]
+    if x.dtype == np.float64:
+        return _float64_keys(x, signed_zeros)
+    wide = np.float64 if x.dtype == np.float32 else np.float32
+    # A wider float has room above all finite values: infinity moves there, and NaN becomes infinite.
+    top = jnp.finfo(wide).max
+    y = x.astype(wide)
+    if signed_zeros:  # a nudge too small to move anything but a zero
+        y = y + sign_bit_as_one(y) * float(jnp.finfo(wide).tiny)
+    return [lax.select(y != y, lax.full_like(y, np.inf), lax.min(y, lax.full_like(y, top)))]
+
+
+def _integer_key(x: Array) -> Array:
+    if x.dtype == np.uint64:
+        return (x ^ np.uint64(1 << 63)).astype(np.int64)
+    return x if x.dtype in (np.int32, np.int64) else x.astype(np.int64 if x.dtype == np.uint32 else np.int32)
+
+
+def _float64_keys(x: Array, signed_zeros: bool) -> list[Array]:
+    """No wider float exists: a second key tells apart what the first one sees as equal."""
+    nan = x != x
+    second = nan.astype(np.int32)
+    if signed_zeros:
+        second = lax.select(nan | (x != 0), second, sign_bit_as_one(x).astype(np.int32))
+    return [lax.select(nan, lax.full_like(x, np.inf), x), second]
+
+
+def order_by(keys: Sequence[Array], axis: int, k: Any, descending: bool = False) -> Array:
+    """The indices that put the first `k` elements in lexicographic order.
+
+    That is a stable sort by each key, the last one first.
+    """
+    *others, last = keys
+    _, order = ordered(last, k=last.shape[axis] if others else k, axis=axis, descending=descending)
+    if not others:
+        return order
+    others = [take_along(key, order, axis) for key in others]
+    return take_along(order, order_by(others, axis, k, descending), axis)
+
+
+@decomposes(lax.sort_p)
+@with_64_bits
+def sort(*operands: Array, dimension: int, num_keys: int, **_) -> list[Array]:
+    """Sort all operands by the first `num_keys` of them."""
+    n = operands[0].shape[dimension]
+    keys = [key for x in operands[:num_keys] for key in sort_keys(x)]
+    if len(operands) == 1 and keys[0] is operands[0]:
+        return ordered(keys[0], k=n, axis=dimension)[:1]
+    order = order_by(keys, dimension, n)
+    return [take_along(x, order, dimension) for x in operands]
+
+
+@decomposes(lax.top_k_p)
+@with_64_bits
+def top_k(x: Array, *, k: Any, axis: int, **_) -> list[Array]:
+    """The `k` greatest. NaN is greatest of all here, and 0.0 is greater than -0.0."""
+    keys = sort_keys(x, signed_zeros=True)
+    if keys[0] is x:
+        return ordered(x, k=k, axis=axis, descending=True)
+    order = order_by(keys, axis, k, descending=True)
+    return [take_along(x, order, axis), order]
+
+
+@decomposes(lax.approx_top_k_p)
+@with_64_bits
+def approx_top_k(x: Array, *, reduction_dimension: int, is_max_k: bool, **params) -> list[Array]:
+    """The exact top k, as XLA on CPU: as many as the result has, which are more than k if they are not aggregated."""
+    axis = reduction_dimension % x.ndim
+    values, _ = jax.eval_shape(
+        lambda x: lax.approx_top_k_p.bind(x, reduction_dimension=axis, is_max_k=is_max_k, **params), x
+    )
+    order = order_by(sort_keys(x), axis, values.shape[axis], descending=is_max_k)
+    return [take_along(x, order, axis), order]
