@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def is_static(shape: Sequence[Any]) -> bool:
     """Are all dimensions plain numbers?"""
-    return all(isinstance(d, int) for d in shape)
+    return all(isinstance(d, int | np.integer) for d in shape)
 
 
 def onnx_shape(shape: Sequence[Any]) -> ir.Shape:
     """The shape that a viewer shows: numbers, and expressions such as `B` or `T + 1`."""
-    return ir.Shape(d if isinstance(d, int) else str(d) for d in shape)
+    return ir.Shape(int(d) if isinstance(d, int | np.integer) else str(d) for d in shape)
 
 
 def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] | None, bool]:
@@ -90,7 +90,7 @@ class Dims:
 
     def vector(self, dims: Sequence[Any]) -> Val:
         """Dimensions as an int64 vector."""
-        dims = tuple(dims)
+        dims = tuple(int(d) if isinstance(d, np.integer) else d for d in dims)
         if is_static(dims):
             return self._g.const(np.asarray(dims, np.int64))
         if len(dims) == 1:
