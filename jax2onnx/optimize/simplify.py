@@ -82,9 +82,8 @@ def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return r.op("Transpose", inner.inputs[0], like=y, perm=[first[i] for i in perm])
     shape = dims(x)
     moved = [i for i in perm if shape[i] != 1]
-    if moved == sorted(moved) and all(isinstance(d, int) for d in shape):
-        return r.op("Reshape", x, r.const(dims(y), np.int64), like=y)
-    return None
+    target = constant_shape(shape, dims(y)) if moved == sorted(moved) else None
+    return None if target is None else reshape(r, x, y, target)
 
 
 @rewrites(*RESHAPES)
