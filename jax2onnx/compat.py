@@ -209,6 +209,14 @@ def source_stack(eqn: Any) -> str:
     return "\n".join(f"{f.file_name}:{f.start_line} ({f.function_name})" for f in _frames(eqn))
 
 
+def is_positive(dim: Any) -> bool:
+    """Is a dimension, which may be symbolic, known to be 1 or more?"""
+    try:
+        return bool(dim >= 1)
+    except core.InconclusiveDimensionOperation:
+        return False
+
+
 def non_negative(dim: Any) -> Any:
     """max(dim, 0) for a dimension that may be symbolic."""
     return max(dim, 0) if isinstance(dim, int) else core.max_dim(dim, 0)
@@ -222,6 +230,13 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
             if isinstance(item, ClosedJaxpr | core.Jaxpr):
                 found.append(closed_jaxpr(item))
     return found
+
+
+def key_data_type(aval: Any) -> core.ShapedArray | None:
+    """The type of the integers behind an array of typed PRNG keys; None for any other type."""
+    if isinstance(aval, core.ShapedArray) and isinstance(aval.dtype, prng.KeyTy):
+        return core.physical_aval(aval)
+    return None
 
 
 random_clone_p = random_core.random_clone_p

@@ -8,7 +8,20 @@ from typing import Any
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, Primitive
 
-from jax2onnx.lower import bitcast, calls, conv, convert, dot, elementwise, integer, reduce, shape  # noqa: F401  (register their rules)
+from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
+    bitcast,
+    calls,
+    cond,
+    conv,
+    convert,
+    dot,
+    elementwise,
+    integer,
+    reduce,
+    scan,
+    shape,
+    while_loop,
+)
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import LOWERINGS, Rule
 from jax2onnx.lower.session import Session

@@ -2,7 +2,8 @@
 
 A `Val` is an ONNX value together with what JAX knows of it: its shape (ints and `jax.export` dimension expressions),
 its dtype and, if it is known while exporting, its content. A `Builder` collects the nodes of one graph; a child builder
-collects a Loop, Scan or If body, whose nodes may simply use values of the graphs around it.
+collects a Loop, Scan or If body, whose nodes may simply use values of the graphs around it. What a rule emits in a loop
+body goes as far out as its operands allow, so that what does not change from step to step is computed once.
 """
 
 from __future__ import annotations
@@ -34,19 +35,33 @@ OPERAND_SINCE = {
     "axis": {"CumSum": 11, "CumProd": 26},
 }
 
+_BUILDER = "builder"
+"""The key under which a graph remembers its builder."""
+
 SMALL_CONSTANT_BYTES = 1024
 """Constants up to this size are compared by content and shared."""
 
 
 class Val:
-    """A value of the ONNX graph with its JAX type; `const` is its content if that is known while exporting."""
+    """A value of the ONNX graph with its JAX type.
 
-    __slots__ = ("const", "dtype", "shape", "value")
+    `home` is the builder of the graph that it belongs to; `const` is its content if that is known while exporting.
+    """
 
-    def __init__(self, value: ir.Value, shape: tuple[Any, ...], dtype: np.dtype, const: np.ndarray | None = None):
+    __slots__ = ("const", "dtype", "home", "shape", "value")
+
+    def __init__(
+        self,
+        value: ir.Value,
+        shape: tuple[Any, ...],
+        dtype: np.dtype,
+        home: Builder,
+        const: np.ndarray | None = None,
+    ):
         self.value = value
         self.shape = shape
         self.dtype = dtype
+        self.home = home
         self.const = const
 
     @property
@@ -65,12 +80,24 @@ class Builder:
     tuple of dimensions, which becomes an int64 vector: a constant, or nodes that compute it from symbolic dimensions.
     """
 
-    def __init__(self, session: Session, parent: Builder | None = None, *, is_function: bool = False):
+    def __init__(
+        self,
+        session: Session,
+        parent: Builder | None = None,
+        *,
+        is_function: bool = False,
+        is_branch: bool = False,
+    ):
         self.session = session
-        self.parent = parent
         self.is_function = is_function
-        # Constants and dimension arithmetic live in the outermost graph; a function body cannot see beyond itself.
-        self.root: Builder = self if parent is None or is_function else parent.root
+        outer = None if is_function else parent  # a function body cannot see beyond itself
+        # Constants and dimension arithmetic live in the outermost graph.
+        self.root: Builder = self if outer is None else outer.root
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        # How far out its nodes may go. Those of a branch stay there: they are for when it is taken.
+        self.outermost: Builder = self if outer is None or is_branch else outer.outermost
+        self.reach: Builder = self.root  # the innermost of the graphs around this one that it takes values from
+        self.stays = False  # whether a node that holds this graph must stay where it is
         self.nodes: list[ir.Node] = []
         self.inputs: list[ir.Value] = []
         self.constants: dict[Any, Val] = {}
@@ -95,10 +122,13 @@ class Builder:
             raise AttributeError(op_type)
         return functools.partial(self.op, op_type)
 
-    def op(self, op_type: str, *args: Any, out: Any = None, domain: str = "", **attributes: Any) -> Any:
+    def op(
+        self, op_type: str, *args: Any, out: Any = None, domain: str = "", stay: bool = False, **attributes: Any
+    ) -> Any:
         """Append a node and return its result, or a list of results if the operator has several.
 
-        `out` is the (shape, dtype) of the result, or a list of them, where the operator is not in `INFER`.
+        `out` is the (shape, dtype) of the result, or a list of them, where the operator is not in `INFER`. The node may
+        go to a graph around this one, unless it has to `stay`.
         """
         types = INFER[op_type](*args, **attributes) if out is None else out
         many = isinstance(types, list)
@@ -108,32 +138,48 @@ class Builder:
                 args = (*args, moved if isinstance(moved, tuple | list) else np.asarray(moved, np.int64))
         like = next((a.dtype for a in args if isinstance(a, Val)), None)
         operands = [None if a is None else self._operand(a, like) for a in args]
+        bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
+        home = self._place([o.home for o in operands if o is not None] + [b.reach for b in bodies], op_type, bodies, stay)
         results = [
-            Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), tuple(shape), dtype)
+            Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), tuple(shape), dtype, home)
             for shape, dtype in (types if many else [types])
         ]
         node = ir.Node(
             domain,
             op_type,
-            operands,
+            [None if o is None else o.value for o in operands],
             [_attribute(name, value) for name, value in attributes.items() if value is not None],
             outputs=[r.value for r in results],
             name=f"{self.scope}/{op_type}" if self.scope else op_type,
             metadata_props=self.session.provenance(self),
         )
-        self.nodes.append(node)
+        home.nodes.append(node)
         return results if many else results[0]
 
-    def _operand(self, arg: Any, like: np.dtype | None) -> ir.Value:
+    def _place(self, sources: list[Builder], op_type: str, bodies: list[Builder], stay: bool) -> Builder:
+        """The graph that a node goes to: as far out as the homes of what it uses allow."""
+        if op_type == "Loop" or any(body.stays for body in bodies):
+            # It may never end: it must not run where the program would not have run it.
+            stay = self.stays = True
+        place = self if stay else self.outermost
+        for source in sources:
+            if source.depth > place.depth:
+                place = source
+        for source in sources:
+            if place.reach.depth < source.depth < place.depth:
+                place.reach = source
+        return place
+
+    def _operand(self, arg: Any, like: np.dtype | None) -> Val:
         if isinstance(arg, Val):
-            return arg.value
+            return arg
         if isinstance(arg, tuple | list):
-            return self.shape_of(arg).value
+            return self.shape_of(arg)
         if isinstance(arg, np.ndarray | np.generic):
-            return self.const(np.asarray(arg)).value
+            return self.const(np.asarray(arg))
         if like is None:
             raise TypeError(f"cannot tell the dtype of the operand {arg!r}")
-        return self.const(np.asarray(arg, like)).value
+        return self.const(np.asarray(arg, like))
 
     # ------------------------------------------------------------------------------------------------ constants
 
@@ -227,9 +273,9 @@ class Builder:
 
     # ------------------------------------------------------------------------------------------------ bodies
 
-    def child(self) -> Builder:
-        """A builder for a Loop, Scan or If body. It may use every value of this graph."""
-        body = Builder(self.session, self)
+    def child(self, *, is_branch: bool = False) -> Builder:
+        """A builder for the body of a Loop or Scan, or a branch of an If. It may use every value of this graph."""
+        body = Builder(self.session, self, is_branch=is_branch)
         body.scope = self.scope
         body.eqn = self.eqn
         return body
@@ -238,18 +284,24 @@ class Builder:
         """Declare the next input of this graph."""
         value = ir.Value(name=name, shape=dims_.onnx_shape(shape), type=tensor_type(dtype))
         self.inputs.append(value)
-        return Val(value, tuple(shape), dtype)
+        return Val(value, tuple(shape), dtype, self)
 
-    def graph(self, outputs: Sequence[Val], name: str) -> ir.Graph:
-        """Close this graph with `outputs`. ONNX wants each of them to be the result of a node of this very graph, once."""
+    def graph(self, outputs: Sequence[Val], name: str, *, forwards: bool = False) -> ir.Graph:
+        """Close this graph with `outputs`. Each has to belong to this very graph.
+
+        Unless it `forwards`, each also has to be the result of a node, and of no other output: ONNX Runtime accepts Scan
+        bodies and If branches without this, but then gives numbers that mean nothing. Its Loop is right with both.
+        """
         own = {id(o) for node in self.nodes for o in node.outputs}
         results: list[ir.Value] = []
         for output in outputs:
-            if id(output.value) not in own:
-                output = self.Identity(output)
+            if not (output.home is self if forwards else id(output.value) in own):
+                output = self.Identity(output, stay=True)
             own.discard(id(output.value))
             results.append(output.value)
-        return ir.Graph(self.inputs, results, nodes=self.nodes, name=name)
+        graph = ir.Graph(self.inputs, results, nodes=self.nodes, name=name)
+        graph.meta[_BUILDER] = self
+        return graph
 
     def lower_jaxpr(self, jaxpr: Any, consts: Sequence[Val], args: Sequence[Val]) -> list[Val]:
         """Lower the equations of a jaxpr into this graph and return its results."""

@@ -21,8 +21,8 @@ def is_static(shape: Sequence[Any]) -> bool:
 
 
 def onnx_shape(shape: Sequence[Any]) -> ir.Shape:
-    """The shape that a viewer shows: numbers, and expressions such as `B` or `T + 1`."""
-    return ir.Shape(int(d) if isinstance(d, int | np.integer) else str(d) for d in shape)
+    """The shape that a viewer shows: numbers, expressions such as `B` or `T + 1`, None for what depends on the data."""
+    return ir.Shape(int(d) if isinstance(d, int | np.integer) else None if d is None else str(d) for d in shape)
 
 
 def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] | None, bool]:

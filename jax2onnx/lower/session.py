@@ -106,7 +106,7 @@ class Session:
             const_value=ir.tensor(content),
         )
         self.initializers.append(value)
-        return Val(value, content.shape, content.dtype, content)
+        return Val(value, content.shape, content.dtype, root, content)
 
     # ------------------------------------------------------------------------------------------------ provenance
 
