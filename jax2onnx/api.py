@@ -27,6 +27,8 @@ from jax2onnx.verify import verify as verify_model
 
 log = logging.getLogger("jax2onnx")
 
+NORMALIZATION_MODES = ("auto", "prefer_native", "force_decomposed")
+
 
 def to_onnx(
     fn: Callable[..., Any],
@@ -88,6 +90,8 @@ def to_onnx(
     """
     opsets.check(opset)
     check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
+    if normalization_mode not in NORMALIZATION_MODES:
+        raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
     default_dtype = np.float64 if enable_double_precision else np.float32
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)
@@ -110,8 +114,8 @@ def to_onnx(
             lowerings=rules,
             decompose=lambda closed: decompose(closed, lowered=lowerings or {}),
             constant_names={},
-            inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, "inputs_as_nchw"),
-            outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, "outputs_as_nchw"),
+            inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals, "inputs_as_nchw"),
+            outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),
             provenance_level=int(os.environ.get("JAX2ONNX_ENABLE_STACKTRACE_METADATA", "0") or 0),
         )
     optimize(model)
@@ -134,14 +138,19 @@ def to_onnx(
     )
 
 
-def _positions(which: Sequence[int | str] | None, names: Sequence[str], argument: str) -> list[int]:
+def _positions(
+    which: Sequence[int | str] | None, names: Sequence[str], avals: Sequence[Any], argument: str
+) -> list[int]:
     """Inputs or outputs given by position or name, as positions."""
     positions = []
     for item in which or ():
         if isinstance(item, str) and item in names:
-            positions.append(names.index(item))
+            position = names.index(item)
         elif isinstance(item, int) and 0 <= item < len(names):
-            positions.append(item)
+            position = item
         else:
             raise InputError(f"{argument} names {item!r}, but the model has {', '.join(names) or 'none'}.")
+        if len(avals[position].shape) != 4:
+            raise InputError(f"{argument} names {item!r}, which has the shape {avals[position].shape}, not four axes.")
+        positions.append(position)
     return positions

@@ -1,0 +1,302 @@
+"""The promises of the interface: signatures, names, bad input, determinism, and that nothing else is touched."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from jax import lax
+
+import jax2onnx
+from jax2onnx import InputError, UnsupportedError, compat, to_onnx
+from tests.helpers import check, check_run, check_valid
+
+
+def inputs_of(model: onnx.ModelProto) -> list[str]:
+    return [i.name for i in model.graph.input]
+
+
+def outputs_of(model: onnx.ModelProto) -> list[str]:
+    return [o.name for o in model.graph.output]
+
+
+def shape_of(value: onnx.ValueInfoProto) -> list:
+    return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+# ------------------------------------------------------------------------------------------------------ callables
+
+
+class Affine:
+    def __init__(self):
+        self.weight = np.float32([[1, 2], [3, 4]])
+
+    def __call__(self, x):
+        return x @ self.weight
+
+    def twice(self, x):
+        return self(self(x))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        Affine(),
+        Affine().twice,
+        jax.jit(lambda x: jnp.sin(x)),
+        functools.partial(lambda scale, x: scale * x, 3.0),
+        lambda x, y=2.0: x * y,
+    ],
+    ids=["object", "method", "jitted", "partial", "default argument"],
+)
+def test_any_callable(fn):
+    check(fn, np.float32([[1, 2], [3, 4]]))
+
+
+def test_no_arguments():
+    check(lambda: jnp.arange(5) * 2)
+
+
+def test_unused_inputs_stay_in_order():
+    model = check(lambda a, b, c: b + 1, np.float32([1]), np.float32([2]), np.int32([3]))
+    assert inputs_of(model) == ["a", "b", "c"]
+
+
+def test_outputs_may_be_inputs_constants_and_repeated():
+    check(lambda x, y: (x, x, y, jnp.float32(3), x + y, x), np.float32([1, 2]), np.float32([2, 3]))
+
+
+def test_unused_random_key_is_no_obstacle():
+    check(lambda x: (jax.random.key(0), x + 1)[1], np.float32([1.0]))
+
+
+# ------------------------------------------------------------------------------------------------------ input specs
+
+
+def test_same_name_is_the_same_dimension():
+    model = to_onnx(lambda a, b: a + b, [("B", 3), jax.ShapeDtypeStruct(("B", 3), jnp.float32)])
+    assert [shape_of(i) for i in model.graph.input] == [["B", 3], ["B", 3]]
+    assert shape_of(model.graph.output[0]) == ["B", 3]
+    for size in (1, 4):
+        x = np.ones((size, 3), np.float32)
+        check_run(model, lambda a, b: a + b, x, x)
+
+
+def test_pytree_inputs_and_outputs_are_named_by_their_paths():
+    def fn(batch, scale):
+        return {"image": batch["image"] * scale, "sizes": (batch["sizes"][0], scale)}
+
+    model = to_onnx(fn, [{"image": (2, 3), "sizes": [jax.ShapeDtypeStruct((4,), jnp.int32)]}, ()])
+    assert inputs_of(model) == ["batch/image", "batch/sizes/0", "scale"]
+    assert outputs_of(model) == ["image", "sizes/0", "sizes/1"]
+
+
+def test_names_of_the_caller_win():
+    model = to_onnx(lambda x, y: x + y, [(2,), (2,)], input_names=["left", "right"], output_names=["sum"])
+    assert inputs_of(model) == ["left", "right"]
+    assert outputs_of(model) == ["sum"]
+
+
+def test_double_precision_is_for_shapes_and_an_explicit_dtype_is_kept():
+    model = to_onnx(lambda x, y: x * y, [(2,), jax.ShapeDtypeStruct((2,), jnp.float32)], enable_double_precision=True)
+    assert [i.type.tensor_type.elem_type for i in model.graph.input] == [onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT]
+    model = to_onnx(lambda x: x * 2, [np.ones(2, np.float16)])
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+
+
+def test_keyword_arguments_become_inputs_where_they_can_be_traced():
+    def fn(x, *, scale, negate, mode):
+        y = x * scale
+        return -y if negate else y if mode == "plain" else y + 1
+
+    model = to_onnx(fn, [(3,)], input_params={"scale": 2.0, "negate": True, "mode": "plain"})
+    assert inputs_of(model) == ["x", "scale"]
+    assert shape_of(model.graph.input[1]) == []
+
+
+# ------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize("opset", [16, 27, "23", True])
+def test_bad_opset(opset):
+    with pytest.raises(InputError, match="opset is"):
+        to_onnx(jnp.sin, [(2,)], opset=opset)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"return_mode": "file"}, "output_path"),
+        ({"return_mode": "text"}, "return_mode"),
+        ({"export_mode": "phone"}, "export_mode"),
+        ({"normalization_mode": "never"}, "normalization_mode"),
+        ({"target": "toaster"}, "target"),
+        ({"input_names": ["a", "b"]}, "2 names"),
+        ({"output_names": []}, "0 names"),
+        ({"input_names": ["y"], "output_names": ["y"]}, "'y' is used twice"),
+        ({"inputs_as_nchw": ["z"]}, "'z'"),
+        ({"inputs_as_nchw": [0]}, "four axes"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(InputError, match=message):
+        to_onnx(jnp.sin, [(2,)], **options)
+
+
+@pytest.mark.parametrize("inputs", [[], [(2,), (2,)]])
+def test_wrong_number_of_inputs(inputs):
+    def fn(x):
+        return x
+
+    with pytest.raises(InputError, match=r"fn\(x\) cannot be called with"):
+        to_onnx(fn, inputs)
+
+
+def test_not_callable():
+    with pytest.raises(InputError, match="not callable"):
+        to_onnx(3, [])
+
+
+def test_unwritable_path(tmp_path):
+    with pytest.raises(InputError, match="missing"):
+        to_onnx(jnp.sin, [(2,)], return_mode="file", output_path=tmp_path / "missing" / "model.onnx")
+
+
+def test_failed_export_keeps_the_old_file(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"precious")
+    with pytest.raises(UnsupportedError):
+        to_onnx(_calls_back, [(2,)], return_mode="file", output_path=path)
+    assert path.read_bytes() == b"precious"
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def _calls_back(x):
+    y = jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((2,), jnp.float32), x)
+    return lax.psum(y, "devices") if x.ndim > 9 else y
+
+
+def test_unsupported_primitives_are_listed_with_their_lines():
+    with pytest.raises(UnsupportedError, match=r"pure_callback \(1x\), first at .*test_api\.py:\d+") as caught:
+        to_onnx(_calls_back, [(2,)])
+    assert "lowerings=" in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------ own rules
+
+
+def test_own_lowering_for_one_call_only():
+    called = []
+
+    def rule(g, x, **_):
+        called.append(x.shape)
+        return g.Neg(x)
+
+    model = to_onnx(jnp.sin, [(2,)], lowerings={lax.sin_p: rule})
+    assert [n.op_type for n in model.graph.node] == ["Neg"]
+    assert called == [(2,)]
+    assert [n.op_type for n in to_onnx(jnp.sin, [(2,)]).graph.node] == ["Sin"]
+
+
+def test_own_lowering_replaces_a_decomposition():
+    model = to_onnx(jnp.log1p, [(2,)], lowerings={lax.log1p_p: lambda g, x, **_: g.Log(g.Add(x, 1.0))})
+    assert [n.op_type for n in model.graph.node] == ["Add", "Log"]
+
+
+# ------------------------------------------------------------------------------------------------------ results
+
+
+def test_return_modes(tmp_path):
+    path = tmp_path / "model"
+    assert isinstance(to_onnx(jnp.sin, [(2,)]), onnx.ModelProto)
+    assert isinstance(to_onnx(jnp.sin, [(2,)], return_mode="ir"), ir.Model)
+    assert to_onnx(jnp.sin, [(2,)], return_mode="file", output_path=path) == str(path)
+    check_run(str(path), jnp.sin, np.float32([1, 2]))
+
+
+@pytest.mark.parametrize("opset", range(17, 27))
+def test_every_opset(opset):
+    def fn(x):
+        y = jnp.pad(x.reshape(2, 6), ((1, 0), (0, 2)))
+        return jax.nn.softmax(y).sum(0), jnp.cumsum(y, 1), x.max(), x.mean(axis=0, keepdims=True), jnp.split(x, 2)
+
+    model = check(fn, np.arange(12, dtype=np.float32).reshape(4, 3), opset=opset)
+    assert {o.domain: o.version for o in model.opset_import}[""] == opset
+
+
+def test_primitive_calls_are_recorded(tmp_path):
+    path = tmp_path / "calls.json"
+    to_onnx(lambda x: jnp.sin(x) + jnp.sin(x + 1), [(2,)], record_primitive_calls_file=path)
+    record = json.loads(path.read_text())
+    assert record["sin"]["count"] == 2
+    call = record["sin"]["calls"][0]
+    assert call["inputs"] == ["float32[2]"]
+    assert "test_api.py:" in call["source"]
+
+
+# ------------------------------------------------------------------------------------------------------ no side effects
+
+
+def _program(size):
+    weights = np.arange(size * 3, dtype=np.float32).reshape(3, size)
+
+    def fn(x):
+        return jax.nn.gelu(x @ weights), jnp.where(x > 0, x, -x).sum()
+
+    return fn
+
+
+def test_same_program_same_bytes():
+    first, second = (to_onnx(_program(4), [("B", 3)]).SerializeToString() for _ in range(2))
+    assert first == second
+
+
+def test_threads_do_not_disturb_each_other():
+    sizes = range(1, 9)
+    alone = [to_onnx(_program(n), [("B", 3)], enable_double_precision=n % 2 == 0).SerializeToString() for n in sizes]
+    together: dict[int, bytes] = {}
+
+    def export(n):
+        model = to_onnx(_program(n), [("B", 3)], enable_double_precision=n % 2 == 0)
+        together[n] = model.SerializeToString()
+
+    threads = [threading.Thread(target=export, args=(n,)) for n in sizes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[n] for n in sizes] == alone
+
+
+def _identities():
+    import equinox
+    import flax.linen
+    import flax.nnx
+
+    modules = [jax, jnp, lax, jax.nn, jax.random, flax.nnx, flax.linen, equinox, equinox.nn]
+    return {(m.__name__, name): id(value) for m in modules for name, value in vars(m).items()}
+
+
+def test_nothing_of_any_library_changes():
+    config = dict(jax.config.values)
+    before = _identities()
+    to_onnx(_program(2), [("B", 3)], enable_double_precision=True)
+    with pytest.raises(UnsupportedError):
+        to_onnx(_calls_back, [(2,)], enable_double_precision=True)
+    assert _identities() == before
+    assert dict(jax.config.values) == config
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_version_and_public_names():
+    for name in jax2onnx.__all__:
+        assert getattr(jax2onnx, name) is not None
+    with compat.x64(True):
+        check_valid(to_onnx(jnp.sin, [(2,)]))
