@@ -1,0 +1,54 @@
+"""The legalize stage: a valid ONNX model becomes one that a given runtime loads and runs, with the same results.
+
+    legalize(model, "onnxruntime")                     # in place; "onnx" leaves the pure standard as it is
+    lacks("onnxruntime", "Atan", "float64", opset=23)  # True: no kernel, so do not fuse into it
+
+What the runtime can do is a table (`onnxruntime_cpu.json`, measured by scripts/measure_kernels.py); in what other dtype
+an operator computes the same is data (`carriers.py`); what needs other operators is written out (`double.py`,
+`windows.py`, `integers.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.errors import InputError
+from jax2onnx.targets import table
+
+__all__ = ["TARGETS", "lacks", "legalize"]
+
+TARGETS = ("onnx", *table.TABLES)
+
+
+def legalize(model: ir.Model, target: str) -> None:
+    """Rewrite, in place, every node that `target` has no kernel for. All values of the model must have a dtype and shape.
+
+    Raises:
+        UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
+    """
+    from jax2onnx.targets import double, integers, windows  # noqa: F401  (they register the expansions)
+    from jax2onnx.targets.rewrite import Legalizer
+
+    _check(target)
+    if target == "onnx":
+        return
+    for root in (model.graph, *model.functions.values()):
+        Legalizer(target, root).run()
+
+
+def lacks(target: str, op: str, dtype: ir.DataType | np.dtype | str, opset: int) -> bool:
+    """Whether `target` has no kernel of its own for `op` with `dtype` (as its first type variable)."""
+    _check(target)
+    bound = table.variables(op, opset, 1, 1)
+    if target == "onnx" or bound is None:
+        return bound is None
+    variable = next((v for group in bound for v in group if v is not None), None)
+    if not isinstance(dtype, ir.DataType):
+        dtype = ir.DataType.from_numpy(np.dtype(dtype))
+    return variable is not None and not table.supports(target, op, opset, {variable: dtype})
+
+
+def _check(target: str) -> None:
+    if target not in TARGETS:
+        raise InputError(f"Unknown target {target!r}: it is one of {', '.join(TARGETS)}.")

@@ -1,0 +1,308 @@
+"""The legalizing pass: each node that the runtime has no kernel for is computed in another dtype or by other operators."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.errors import UnsupportedError
+from jax2onnx.targets import table
+from jax2onnx.targets.carriers import FLOATS, INT64, MODE, MODE_DEFAULT, ORDERS, SELECTS, UINT64, carriers, is_exact
+
+FOLD_BYTES = 1024
+"""Constants up to this size are cast while exporting; for larger ones the file holds the original and a Cast."""
+
+Expansion = Callable[["Emitter", ir.Node], Sequence[ir.Value]]
+"""Computes what a node computes by other nodes, and returns the values of its outputs."""
+
+EXPANSIONS: dict[tuple[str, ir.DataType], Expansion] = {}
+
+
+def expands(ops: str, dtypes: str = "f64") -> Callable[[Expansion], Expansion]:
+    """Register the decorated function as the way to compute `ops` with `dtypes` where there is no kernel."""
+
+    def register(fn: Expansion) -> Expansion:
+        for op, dtype in itertools.product(ops.split(), dtypes.split()):
+            EXPANSIONS[op, ir.DataType.from_short_name(dtype)] = fn
+        return fn
+
+    return register
+
+
+class Plan(NamedTuple):
+    """How to compute a node without a kernel: by an expansion, or in other dtypes."""
+
+    expansion: Expansion | None = None
+    inputs: tuple[tuple[int, ir.DataType], ...] = ()
+    outputs: tuple[tuple[int, ir.DataType], ...] = ()
+    exact: bool = False  # the results are elements of the original dtype before they are cast back
+    flip: bool = False  # uint64 is carried by int64 with the top bit flipped
+
+
+@functools.lru_cache(maxsize=None)
+def plan_for(
+    target: str, op: str, mode: str, opset: int, inputs: tuple[ir.DataType | None, ...], outputs: tuple[ir.DataType | None, ...]
+) -> Plan | None:
+    """How to run a node on `target`, None if it can run as it is."""
+    bound = table.variables(op, opset, len(inputs), len(outputs))
+    if bound is None:
+        return None
+    pairs = [*zip(bound[0], inputs, strict=True), *zip(bound[1], outputs, strict=True)]
+    if op in ("If", "Loop", "Scan"):  # each value may have a type of its own
+        for variable, dtype in pairs:
+            if variable is not None and dtype is not None and not table.supports(target, op, opset, {variable: dtype}):
+                raise UnsupportedError(f"{target} cannot carry {dtype.name.lower()} values through {op}.")
+        return None
+    types = {variable: dtype for variable, dtype in reversed(pairs) if variable is not None and dtype is not None}
+    if table.supports(target, op, opset, types):
+        return None
+    expansion = next((EXPANSIONS[op, dtype] for dtype in types.values() if (op, dtype) in EXPANSIONS), None)
+    if expansion is not None:
+        return Plan(expansion)
+    operation = f"{op}:{mode}" if mode else op
+    candidates = [[dtype, *_carriers(operation, dtype)] for dtype in types.values()]
+    flip = operation in ORDERS and UINT64 in types.values()
+    if flip:
+        candidates = [[INT64] if dtype == UINT64 else c for dtype, c in zip(types.values(), candidates, strict=True)]
+    choices = itertools.product(*(enumerate(c) for c in candidates))
+    for choice in sorted(choices, key=lambda c: sum(rank for rank, _ in c)):
+        carried = dict(zip(types, (dtype for _, dtype in choice), strict=True))
+        if table.supports(target, op, opset, carried):
+            changed = {variable: dtype for variable, dtype in carried.items() if dtype != types[variable]}
+            return Plan(
+                inputs=tuple((i, changed[v]) for i, v in enumerate(bound[0]) if v in changed and inputs[i] is not None),
+                outputs=tuple((i, changed[v]) for i, v in enumerate(bound[1]) if v in changed and outputs[i] is not None),
+                exact=all(is_exact(operation, types[v]) for v in changed) and not flip,
+                flip=flip,
+            )
+    names = sorted({dtype.name.lower() for dtype in types.values()})
+    raise UnsupportedError(
+        f"{target} has no kernel for {operation} with {' and '.join(names)} (opset {opset}), and no other dtype gives exactly"
+        " the same result. Convert to another dtype in the program, or export with target='onnx' for another runtime."
+    )
+
+
+def _carriers(operation: str, dtype: ir.DataType) -> list[ir.DataType]:
+    # Floats hold integers exactly but do not compute like them.
+    moved_only = dtype in FLOATS or operation in SELECTS or operation == "NonZero"
+    return [c for c in carriers(operation, dtype) if moved_only or c not in FLOATS]
+
+
+class Legalizer:
+    """Rewrites one graph, with all graphs inside it, for one target. `root` is the main graph or a function."""
+
+    def __init__(self, target: str, root: ir.Graph | ir.Function):
+        self.target = target
+        self.root = root
+        self.opset = root.opset_imports.get("", 0)
+        # What Cast(value, to=dtype) gives, for all casts known so far. They stand next to the value's producer, so they
+        # can be used wherever the value can.
+        self.images: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+        self.constants: dict[Any, ir.Value] = {}
+        self.back_casts: list[ir.Node] = []
+
+    def run(self) -> None:
+        """Legalize all nodes."""
+        self._visit_graph(self.root)
+        self._drop_unused()
+
+    def _visit_graph(self, graph: ir.Graph | ir.Function) -> None:
+        for node in graph:
+            if node.domain == "":
+                self.visit(node)
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    self._visit_graph(attribute.as_graph())
+
+    def visit(self, node: ir.Node) -> Sequence[ir.Value]:
+        """Legalize one node, and return the values that now stand for its outputs."""
+        op = node.op_type
+        mode = node.attributes.get_string(MODE[op], MODE_DEFAULT.get(MODE[op], "")) if op in MODE else ""
+        inputs = tuple([None if v is None else v.dtype for v in node.inputs])
+        plan = plan_for(self.target, op, mode, self.opset, inputs, tuple([v.dtype for v in node.outputs]))
+        if plan is None:
+            return self._reuse_cast(node) if op == "Cast" and self.images else node.outputs
+        if plan.expansion is None:
+            return self._carry(node, plan)
+        results = plan.expansion(Emitter(self, node), node)
+        for old, new in zip(node.outputs, results, strict=True):
+            _replace(old, new)
+        _graph(node).remove(node, safe=True)
+        return results
+
+    # ---------------------------------------------------------------------------------------------------- casts
+
+    def _carry(self, node: ir.Node, plan: Plan) -> Sequence[ir.Value]:
+        """Compute `node` in the dtypes of the plan."""
+        before = Emitter(self, node)
+        for i, dtype in plan.inputs:
+            image = self.image(node.inputs[i], dtype)
+            if plan.flip:
+                image = before.Add(image, before.const(TOP_BIT), shape=image.shape)
+            node.replace_input_with(i, image)
+        results = list(node.outputs)
+        for i, dtype in plan.outputs:
+            wide = node.outputs[i]
+            narrow = ir.Value(shape=wide.shape, type=wide.type)
+            _replace(wide, narrow)
+            wide.type = ir.TensorType(dtype)
+            source, last = wide, node
+            if plan.flip:
+                source = ir.Value(shape=wide.shape, type=wide.type)
+                last = _insert_after(node, _node("Add", [wide, before.const(TOP_BIT)], source, node))
+            self.back_casts.append(_insert_after(last, _cast(source, narrow, node)))
+            if plan.exact:
+                self.images[narrow, dtype] = wide
+            results[i] = narrow
+        if plan.outputs and node.op_type == "EyeLike":
+            node.attributes["dtype"] = ir.AttrInt64("dtype", int(plan.outputs[0][1]))
+        return results
+
+    def image(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """`value` cast to `dtype`. The cast is placed right after the value itself: outside of loops that only use it."""
+        known = self.images.get((value, dtype))
+        if known is not None:
+            return known
+        content = value.const_value
+        if value.is_initializer() and content is not None and content.nbytes <= FOLD_BYTES:
+            image = self.constant(content.numpy().astype(dtype.numpy()))
+        else:
+            image = ir.Value(shape=value.shape, type=ir.TensorType(dtype))
+            producer = value.producer()
+            if producer is not None:
+                _insert_after(producer, _cast(value, image, producer))
+            else:
+                graph = value.graph
+                assert graph is not None, value
+                graph.insert_before(graph[0], _cast(value, image, graph[0]))
+        self.images[value, dtype] = image
+        return image
+
+    def _reuse_cast(self, node: ir.Node) -> Sequence[ir.Value]:
+        """Drop a Cast whose result is already there."""
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        image = self.images.get((source, ir.DataType(node.attributes.get_int("to"))))
+        if image is None or image is result or result.is_graph_output():
+            return node.outputs
+        result.replace_all_uses_with(image)
+        _graph(node).remove(node, safe=True)
+        return [image]
+
+    def constant(self, array: np.ndarray) -> ir.Value:
+        """A known array: an initializer of the main graph; in a function body, the result of a Constant node."""
+        key = (array.dtype, array.shape, array.tobytes())
+        if key in self.constants:
+            return self.constants[key]
+        tensor = ir.tensor(array)
+        value = ir.Value(shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        if isinstance(self.root, ir.Graph):
+            taken = {v.name for v in (*self.root.inputs, *self.root.outputs)}
+            value.name = f"legal_{len(self.constants)}"
+            while value.name in taken or value.name in self.root.initializers:
+                value.name += "_"
+            self.root.register_initializer(value)
+        else:
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value])
+            self.root.insert_before(self.root[0], node)
+        self.constants[key] = value
+        return value
+
+    def _drop_unused(self) -> None:
+        """Remove the casts back that nobody uses, and the constants that were replaced by their images."""
+        for node in self.back_casts:
+            if node.graph is not None and not _is_used(node.outputs[0]):
+                node.graph.remove(node, safe=True)
+        for value, _ in self.images:
+            if value.is_initializer() and not value.is_graph_input() and not _is_used(value):
+                graph, name = value.graph, value.name
+                assert graph is not None and name is not None
+                graph.initializers.pop(name, None)
+
+
+class Emitter:
+    """Emits the nodes of an expansion: `e.Add(x, 1.0)` puts an Add before the node that is being replaced.
+
+    A Python number takes the dtype of the first operand that is a value. A result has the dtype of that operand and the
+    shape of the first result of the node that is being replaced, unless said otherwise.
+    """
+
+    def __init__(self, legalizer: Legalizer, node: ir.Node):
+        self.legalizer = legalizer
+        self.node = node
+        self.opset = legalizer.opset
+
+    def __getattr__(self, op: str) -> Callable[..., Any]:
+        if not op[0].isupper():
+            raise AttributeError(op)
+        return functools.partial(self.emit, op)
+
+    def emit(
+        self, op: str, *operands: Any, shape: Any = None, dtype: ir.DataType | None = None, **attributes: Any
+    ) -> ir.Value:
+        """Insert a node with one result, which is legalized in its turn."""
+        like = next((o.dtype for o in operands if isinstance(o, ir.Value)), None)
+        inputs = [o if o is None or isinstance(o, ir.Value) else self.const(o, like) for o in operands]
+        shape = self.node.outputs[0].shape if shape is None else shape
+        result = ir.Value(shape=ir.Shape(shape), type=ir.TensorType(dtype or like or self.node.outputs[0].dtype))
+        node = _node(op, inputs, result, self.node, attributes)
+        _graph(self.node).insert_before(self.node, node)
+        return self.legalizer.visit(node)[0]
+
+    def const(self, content: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """A known array or number."""
+        array = np.asarray(content) if dtype is None or isinstance(content, np.ndarray) else np.asarray(content, dtype.numpy())
+        return self.legalizer.constant(array)
+
+
+TOP_BIT = np.array(-(2**63))
+
+
+def _node(
+    op: str, inputs: Sequence[ir.Value | None], output: ir.Value, like: ir.Node, attributes: dict[str, Any] | None = None
+) -> ir.Node:
+    """A new node in the place of `like`: it keeps the named scope and the provenance."""
+    scope, slash, _ = (like.name or "").rpartition("/")
+    return ir.Node(
+        "",
+        op,
+        inputs,
+        ir.convenience.convert_attributes(attributes or {}),
+        outputs=[output],
+        name=f"{scope}{slash}{op}",
+        metadata_props=dict(like.metadata_props),
+    )
+
+
+def _cast(value: ir.Value, result: ir.Value, like: ir.Node) -> ir.Node:
+    """The Cast from `value` to `result`. JAX never saturates, and float8 is the only type where ONNX by default does."""
+    attributes: dict[str, Any] = {"to": int(result.dtype or 0)}
+    if (result.dtype or ir.DataType.FLOAT).name.startswith("FLOAT8"):
+        attributes["saturate"] = 0
+    return _node("Cast", [value], result, like, attributes)
+
+
+def _insert_after(place: ir.Node, node: ir.Node) -> ir.Node:
+    _graph(place).insert_after(place, node)
+    return node
+
+
+def _graph(node: ir.Node) -> ir.Graph:
+    assert node.graph is not None, node
+    return node.graph
+
+
+def _replace(old: ir.Value, new: ir.Value) -> None:
+    """Let `new` stand for `old` everywhere, also as a graph output; it takes over the name."""
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    new.name = old.name
+    old.name = f"{old.name}_wide"
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()

@@ -1,0 +1,73 @@
+"""Which operators a runtime can run with which dtypes: the measured table, and the questions one asks of it.
+
+The table lists, for each operator and each version of it, the kernels of the runtime as products of dtype sets, one
+per type variable of the operator's schema::
+
+    "OneHot": {"11": [{"T1": "i64", "T2": "i64", "T3": "f32 i32 i64"}, ...]}
+
+`scripts/measure_kernels.py` writes it by asking the runtime. What kernels *do* (with empty arrays, NaN, division by
+zero) no table shows; FACTS.md does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+import onnx_ir as ir
+from onnx import defs
+
+Dtype = ir.DataType
+Types = Mapping[str, Dtype]
+"""The dtype of each type variable of an operator."""
+
+Kernel = dict[str, frozenset[Dtype]]
+
+TABLES = {"onnxruntime": "onnxruntime_cpu.json"}
+
+
+@functools.lru_cache(maxsize=None)
+def kernels(target: str) -> dict[str, dict[int, list[Kernel]]]:
+    """operator -> version -> kernels, for a target that has a table."""
+    data = json.loads(resources.files(__package__).joinpath(TABLES[target]).read_text())
+    return {
+        op: {
+            int(version): [
+                {variable: frozenset(map(Dtype.from_short_name, names.split())) for variable, names in kernel.items()}
+                for kernel in alternatives
+            ]
+            for version, alternatives in versions.items()
+        }
+        for op, versions in data["ops"].items()
+    }
+
+
+def supports(target: str, op: str, opset: int, types: Types) -> bool:
+    """Whether the runtime has a kernel for `op` of that opset with these dtypes. An operator not in the table has one."""
+    versions = kernels(target).get(op)
+    if versions is None:
+        return True
+    version = max((v for v in versions if v <= opset), default=None)
+    if version is None:
+        return False
+    return any(all(types[v] in kernel[v] for v in types if v in kernel) for kernel in versions[version])
+
+
+@functools.lru_cache(maxsize=None)
+def variables(op: str, opset: int, n_inputs: int, n_outputs: int) -> tuple[Sequence[str | None], Sequence[str | None]] | None:
+    """The type variable of each input and output of a node: None where the dtype is fixed or free for each alone.
+
+    The whole is None for an operator that this opset does not have.
+    """
+    if not defs.has(op, opset):
+        return None
+    schema = defs.get_schema(op, opset)
+    names = {c.type_param_str for c in schema.type_constraints}
+
+    def of(formals: Sequence[defs.OpSchema.FormalParameter], count: int) -> list[str | None]:
+        padded = [*formals, *[formals[-1]] * (count - len(formals))] if formals else []
+        return [f.type_str if f.type_str in names else None for f in padded[:count]]
+
+    return of(schema.inputs, n_inputs), of(schema.outputs, n_outputs)
