@@ -236,7 +236,7 @@ def _runtime() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise
-        raise InputError("Verification needs ONNX Runtime: pip install jax2onnx[verify]") from error
+        raise InputError("Verification needs ONNX Runtime: pip install onnxruntime") from error
     return runtime
 
 
