@@ -241,6 +241,13 @@ def scalar(value: ir.Value | None) -> Any:
     return value.const_value.numpy().reshape(())[()]
 
 
+def splat(value: ir.Value | None) -> Any:
+    """The number that a value consists of, if it is a constant scalar, possibly expanded or reshaped, else None."""
+    while (node := producer(value, "Expand", "Reshape", "Unsqueeze", "Squeeze")) is not None:
+        value = node.inputs[0]
+    return scalar(value)
+
+
 def dims(value: ir.Value) -> Dims:
     """The shape of a value: ints, and the names of symbolic dimensions."""
     assert value.shape is not None, f"{value} has no shape"

@@ -15,6 +15,7 @@ from jax2onnx.optimize.engine import (
     integers,
     producer,
     scalar,
+    splat,
 )
 
 RULES = RuleSet()
@@ -122,23 +123,44 @@ def reshape(r: Rewriter, x: ir.Value, like: ir.Value, target: list[int]) -> ir.V
     return r.op("Reshape", x, r.const(target, np.int64), like=like, allowzero=1 if is_zero_size else None)
 
 
+POINTWISE = "Add Sub Mul Div Pow Max Min Sqrt Reciprocal Exp Log Abs Neg Relu Tanh Sigmoid".split()
+"""Operators that treat each element alone, so that a change of shape may come before or after them."""
+
+
 @rewrites("Unsqueeze", "Reshape")
 def keep_reduced_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A reduction whose axes are put back as axes of size 1 can keep them."""
+    """A reduction whose axes are put back as axes of size 1 can keep them, also through what is computed in between."""
     x, y = node.inputs[0], node.outputs[0]
-    inner = producer(x, *REDUCTIONS)
-    if inner is None or attribute(inner, "keepdims", 1) != 0 or len(inner.outputs[0].uses()) != 1:
+    assert x is not None
+    if not _can_keep_axes(x, dims(y), dims(x)):
         return None
-    axes, source = axes_of(inner), inner.inputs[0]
-    if axes is None or source is None or inner.outputs[0].is_graph_output():
-        return None
+    return _with_kept_axes(r, x, dims(y))
+
+
+def _can_keep_axes(x: ir.Value, wanted: tuple, shape: tuple) -> bool:
+    if scalar(x) is not None:
+        return True
+    node = producer(x, *REDUCTIONS, *POINTWISE)
+    if node is None or dims(x) != shape:
+        return False
+    if node.op_type in POINTWISE:
+        return len(x.uses()) == 1 and all(v is not None and _can_keep_axes(v, wanted, shape) for v in node.inputs)
+    axes, source = axes_of(node), node.inputs[0]
+    if attribute(node, "keepdims", 1) != 0 or axes is None or source is None:
+        return False
     rank = len(dims(source))
     kept = {a % rank for a in axes}
-    if dims(y) != tuple(1 if i in kept else d for i, d in enumerate(dims(source))):
-        return None
-    operands = list(inner.inputs)
-    axes_attribute = attribute(inner, "axes")
-    return r.op(inner.op_type, *operands, like=y, keepdims=1, axes=axes_attribute)
+    return wanted == tuple(1 if i in kept else d for i, d in enumerate(dims(source)))
+
+
+def _with_kept_axes(r: Rewriter, x: ir.Value, wanted: tuple) -> ir.Value:
+    node = producer(x, *REDUCTIONS, *POINTWISE)
+    if node is None or scalar(x) is not None:
+        return x
+    if node.op_type in POINTWISE:
+        operands = [_with_kept_axes(r, v, wanted) for v in node.inputs if v is not None]
+        return r.op(node.op_type, *operands, like=x, shape=wanted)
+    return r.op(node.op_type, *node.inputs, like=x, shape=wanted, keepdims=1, axes=attribute(node, "axes"))
 
 
 BROADCASTING = (
@@ -221,7 +243,7 @@ def skip_neutral(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if len(node.inputs) != 2:
         return None
     for i in (0, 1) if position is None else (position,):
-        x, neutral = node.inputs[1 - i], scalar(node.inputs[i])
+        x, neutral = node.inputs[1 - i], splat(node.inputs[i])
         if neutral is None or x is None or dims(x) != dims(node.outputs[0]):
             continue
         is_float = neutral.dtype.kind not in "iub"

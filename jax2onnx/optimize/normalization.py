@@ -1,0 +1,269 @@
+"""LayerNormalization and RMSNormalization, recognised by their maths, whoever wrote it.
+
+A product is taken apart into its factors, so that the order in which a library multiplies does not matter:
+(x - mean) * (rsqrt(var + eps) * scale) and scale * ((x - mean) / sqrt(var + eps)) are the same to us. The variance may be
+the mean of the squared differences, or the mean of the squares minus the square of the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    axes_of,
+    attribute,
+    constant,
+    dims,
+    producer,
+    scalar,
+    splat,
+)
+from jax2onnx.optimize.softmax import reduction
+
+MEANS = RuleSet()
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+RMS_OPSET = 23
+
+
+@MEANS.rewrites("Div", "Mul")
+def recognise_mean(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A sum divided by the number of its terms."""
+    total, count = node.inputs[0], scalar(node.inputs[1])
+    summed = producer(total, "ReduceSum")
+    if summed is None or count is None or len(summed.outputs[0].uses()) != 1 or summed.outputs[0].is_graph_output():
+        return None
+    x, axes = summed.inputs[0], axes_of(summed)
+    if x is None or axes is None or x.dtype is None or not x.dtype.is_floating_point():
+        return None
+    sizes = [dims(x)[a] for a in axes]
+    if not all(isinstance(s, int) and s > 0 for s in sizes):
+        return None
+    terms = math.prod(sizes)  # type: ignore[arg-type]
+    if node.op_type == "Div" and float(count) != terms:
+        return None
+    # Multiplying by the reciprocal is the same number only where that is exact: for powers of two.
+    if node.op_type == "Mul" and (float(count) * terms != 1.0 or terms & (terms - 1)):
+        return None
+    keepdims = attribute(summed, "keepdims", 1)
+    if dims(node.outputs[0]) != dims(summed.outputs[0]):
+        return None
+    if r.opset >= 18:
+        return r.op("ReduceMean", x, r.const(axes, np.int64), like=node.outputs[0], keepdims=keepdims)
+    return r.op("ReduceMean", x, like=node.outputs[0], axes=axes, keepdims=keepdims)
+
+
+class Normalized(NamedTuple):
+    """x, normalized over its last axes (from `axis` on), times some factors."""
+
+    x: ir.Value
+    axis: int
+    epsilon: float
+    is_centered: bool
+    factors: list[ir.Value]
+
+
+@rewrites("Add")
+def recognise_layer_norm_with_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """LayerNormalization plus a bias."""
+    for product, bias in (node.inputs, reversed(node.inputs)):
+        if bias is None or producer(product, "Mul", "Div", "LayerNormalization") is None:
+            continue
+        existing = producer(product, "LayerNormalization")
+        if existing is not None:
+            if len(existing.inputs) > 2 or len(existing.outputs[0].uses()) != 1 or existing.outputs[0].is_graph_output():
+                continue
+            x, scale = existing.inputs[:2]
+            axis = attribute(existing, "axis", -1)
+            shift = _parameter(r, bias, _normalized_shape(x, axis))  # type: ignore[arg-type]
+            if shift is not None:
+                return r.op(
+                    "LayerNormalization", x, scale, shift, like=node.outputs[0], axis=axis,
+                    epsilon=attribute(existing, "epsilon", 1e-5),
+                )
+    return None
+
+
+@rewrites("Mul", "Div")
+def recognise_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(x - mean) / sqrt(var + eps) * scale, or x / sqrt(mean(x * x) + eps) * scale."""
+    y = node.outputs[0]
+    if _continues(node):
+        return None  # look at the whole product first
+    found = _normalized(y)
+    if found is None or dims(found.x) != dims(y):
+        return None
+    if not found.is_centered and r.opset < RMS_OPSET:
+        return None
+    shape = _normalized_shape(found.x, found.axis)
+    scale = _scale(r, found, shape)
+    if scale is None:
+        return None
+    op_type = "LayerNormalization" if found.is_centered else "RMSNormalization"
+    return r.op(op_type, found.x, scale, like=y, axis=found.axis - len(dims(y)), epsilon=found.epsilon)
+
+
+def _continues(node: ir.Node) -> bool:
+    """Is the result only used as a factor of another product of the same shape?"""
+    uses = node.outputs[0].uses()
+    if len(uses) != 1 or node.outputs[0].is_graph_output():
+        return False
+    user = next(iter(uses)).node
+    return user.op_type == "Mul" and dims(user.outputs[0]) == dims(node.outputs[0])
+
+
+def _scale(r: Rewriter, found: Normalized, shape: tuple[int, ...]) -> ir.Value | None:
+    if not found.factors:
+        dtype = found.x.dtype
+        assert dtype is not None
+        return r.const(np.ones(shape, dtype.numpy()))
+    if len(found.factors) > 1:
+        return None
+    return _parameter(r, found.factors[0], shape)
+
+
+def _parameter(r: Rewriter, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
+    """`value` with exactly the normalized shape: leading axes of size 1 go, a constant is broadcast."""
+    own = dims(value)
+    stripped = own
+    while len(stripped) > len(shape) and stripped[0] == 1:
+        stripped = stripped[1:]
+    array = constant(value)
+    if stripped == shape:
+        if own == shape:
+            return value
+        return r.op("Reshape", value, r.const(shape, np.int64), like=value, shape=shape)
+    if array is not None and len(stripped) <= len(shape) and math.prod(shape) <= 1 << 20:
+        small = array.reshape([int(d) for d in stripped])
+        if all(a in (1, b) for a, b in zip(small.shape[::-1], shape[::-1], strict=False)):
+            return r.const(np.broadcast_to(small, shape))
+    return None
+
+
+def _normalized_shape(x: ir.Value, axis: int) -> tuple[int, ...]:
+    return tuple(dims(x)[axis:])  # type: ignore[arg-type]
+
+
+def _normalized(product: ir.Value) -> Normalized | None:
+    numerators, roots = _factors(product)
+    for root in roots:
+        inner = _variance_plus_epsilon(root)
+        if inner is None:
+            continue
+        variance, epsilon = inner
+        for i, candidate in enumerate(numerators):
+            x, is_centered, axes = _matches(candidate, variance)
+            if x is None or axes is None or len(roots) != 1:
+                continue
+            rank = len(dims(x))
+            axis = rank - len(axes)
+            if axes != tuple(range(axis, rank)) or not all(isinstance(d, int) and d > 0 for d in dims(x)[axis:]):
+                continue
+            if x.dtype == ir.DataType.DOUBLE and float(np.float32(epsilon)) != epsilon:
+                continue  # the attribute is a float32
+            return Normalized(x, axis, float(epsilon), is_centered, numerators[:i] + numerators[i + 1 :])
+    return None
+
+
+def _factors(product: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+    """The factors of a product, and the arguments of the square roots that it is divided by."""
+    node = producer(product, "Mul", "Div", "Reciprocal")
+    if node is None:
+        return [product], []
+    if node.op_type == "Reciprocal":
+        root = producer(node.inputs[0], "Sqrt")
+        return ([], [root.inputs[0]]) if root is not None else ([product], [])  # type: ignore[list-item]
+    a, b = node.inputs
+    assert a is not None and b is not None
+    if node.op_type == "Div":
+        root = producer(b, "Sqrt")
+        if root is None:
+            return [product], []
+        over, under = _factors(a) if len(a.uses()) == 1 else ([a], [])
+        return over, [*under, root.inputs[0]]  # type: ignore[list-item]
+    if a is b:
+        return [product], []
+    over_a, under_a = _factors(a)
+    over_b, under_b = _factors(b)
+    if not under_a and not under_b:
+        return [product], []
+    return over_a + over_b, under_a + under_b
+
+
+def _variance_plus_epsilon(value: ir.Value) -> tuple[ir.Value, float] | None:
+    node = producer(value, "Add")
+    if node is None:
+        return None
+    for i in (0, 1):
+        epsilon = splat(node.inputs[i])
+        variance = node.inputs[1 - i]
+        if epsilon is not None and variance is not None:
+            return _without_clip(variance), float(epsilon)
+    return None
+
+
+def _without_clip(value: ir.Value) -> ir.Value:
+    """max(0, v) of a variance is v: it is never negative but by rounding."""
+    node = producer(value, "Max", "Relu")
+    if node is None:
+        return value
+    if node.op_type == "Relu":
+        return node.inputs[0]  # type: ignore[return-value]
+    for i in (0, 1):
+        if splat(node.inputs[i]) == 0:
+            return node.inputs[1 - i]  # type: ignore[return-value]
+    return value
+
+
+def _matches(candidate: ir.Value, variance: ir.Value) -> tuple[ir.Value | None, bool, tuple[int, ...] | None]:
+    """(x, is it centered, axes) if `variance` is the variance (or mean square) that belongs to `candidate`."""
+    mean_of = reduction(variance, "ReduceMean")
+    if mean_of is not None:
+        squared = _square_of(mean_of[0])
+        if squared is candidate:
+            difference = producer(candidate, "Sub")
+            if difference is not None:
+                x, mean = difference.inputs
+                found = reduction(mean, "ReduceMean")
+                if found is not None and found[0] is x and found[1] == mean_of[1]:
+                    return x, True, mean_of[1]
+            return candidate, False, mean_of[1]
+        # The same difference may have been computed twice.
+        centered, other = _centered(candidate), _centered(squared)
+        if centered is not None and centered == other and centered[1] == mean_of[1]:
+            return centered[0], True, mean_of[1]
+        return None, False, None
+    difference = producer(variance, "Sub")
+    centered = _centered(candidate)
+    if difference is None or centered is None:
+        return None, False, None
+    x, axes = centered
+    mean_square = reduction(difference.inputs[0], "ReduceMean")
+    mean = _square_of(difference.inputs[1])
+    if mean_square is None or mean is None or mean_square[1] != axes or _square_of(mean_square[0]) is not x:
+        return None, False, None
+    found = reduction(mean, "ReduceMean")
+    return (x, True, axes) if found is not None and found == (x, axes) else (None, False, None)
+
+
+def _centered(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:
+    """(x, axes) if `value` is x - mean(x, axes)."""
+    node = producer(value, "Sub")
+    found = reduction(node.inputs[1], "ReduceMean") if node is not None else None
+    return found if node is not None and found is not None and found[0] is node.inputs[0] else None
+
+
+def _square_of(value: ir.Value | None) -> ir.Value | None:
+    node = producer(value, "Mul", "Pow")
+    if node is None:
+        return None
+    if node.op_type == "Pow":
+        return node.inputs[0] if scalar(node.inputs[1]) == 2 else None
+    return node.inputs[0] if node.inputs[0] is node.inputs[1] else None

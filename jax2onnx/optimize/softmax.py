@@ -1,0 +1,63 @@
+"""Softmax, LogSoftmax and LogSumExp, recognised by their maths."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, dims, producer
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+
+def reduction(value: ir.Value | None, op_type: str) -> tuple[ir.Value, tuple[int, ...]] | None:
+    """(operand, axes) if `value` is a reduction by `op_type` that keeps its axes."""
+    node = producer(value, op_type)
+    if node is None or attribute(node, "keepdims", 1) != 1:
+        return None
+    x, axes = node.inputs[0], axes_of(node)
+    if x is None or axes is None:
+        return None
+    rank = len(dims(x))
+    return x, tuple(sorted(a % rank for a in axes))
+
+
+def shifted_by_maximum(value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """(x, axis) if `value` is x - max(x, axis)."""
+    node = producer(value, "Sub")
+    found = reduction(node.inputs[1], "ReduceMax") if node is not None else None
+    if node is None or found is None or found[0] is not node.inputs[0] or len(found[1]) != 1:
+        return None
+    return found[0], found[1][0]
+
+
+@rewrites("Div")
+def recognise_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """exp(x - max) / sum(exp(x - max)) over one axis."""
+    top, bottom = node.inputs
+    exponential = producer(top, "Exp")
+    total = reduction(bottom, "ReduceSum")
+    shifted = shifted_by_maximum(exponential.inputs[0]) if exponential is not None else None
+    if shifted is None or total is None or total[0] is not top or total[1] != (shifted[1],):
+        return None
+    return r.op("Softmax", shifted[0], like=node.outputs[0], axis=_from_the_end(shifted))
+
+
+@rewrites("Sub")
+def recognise_log_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(x - max) - log(sum(exp(x - max))) over one axis."""
+    difference, logarithm = node.inputs
+    shifted = shifted_by_maximum(difference)
+    log = producer(logarithm, "Log")
+    total = reduction(log.inputs[0], "ReduceSum") if log is not None else None
+    exponential = producer(total[0], "Exp") if total is not None else None
+    if shifted is None or total is None or exponential is None:
+        return None
+    if exponential.inputs[0] is not difference or total[1] != (shifted[1],):
+        return None
+    return r.op("LogSoftmax", shifted[0], like=node.outputs[0], axis=_from_the_end(shifted))
+
+
+def _from_the_end(shifted: tuple[ir.Value, int]) -> int:
+    x, axis = shifted
+    return -1 if axis == len(dims(x)) - 1 else axis
