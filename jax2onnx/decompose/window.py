@@ -1,0 +1,201 @@
+"""Reductions over sliding windows: with any computation, dilation, padding, stride, dtype and number of dimensions.
+
+A window is reduced one dimension at a time, the last one first: that keeps the row-major order of its elements. In one
+dimension, a window of size 2w is two windows of size w, and one of size w + 1 is a window and an element, so that the
+number of operations grows with the logarithm of the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.extend.core import ClosedJaxpr, Primitive
+
+from jax2onnx import compat
+from jax2onnx.decompose.reduce import Combine, elementwise, identity, monoid_of
+from jax2onnx.decompose.registry import decomposes
+
+
+class Windows(NamedTuple):
+    """How windows lie over an array: one entry per dimension."""
+
+    sizes: Sequence[int]
+    strides: Sequence[int]
+    padding: Sequence[tuple[int, int]]
+    base_dilation: Sequence[int]
+    window_dilation: Sequence[int]
+
+    @property
+    def pad_config(self) -> list[tuple[int, int, int]]:
+        """The padding and the base dilation, as `lax.pad` takes them."""
+        return [(low, high, d - 1) for (low, high), d in zip(self.padding, self.base_dilation, strict=True)]
+
+
+def windows(
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+    **_: Any,
+) -> Windows:
+    """The windows that the parameters of a primitive describe."""
+    ones = (1,) * len(window_dimensions)
+    return Windows(window_dimensions, window_strides, padding, base_dilation or ones, window_dilation or ones)
+
+
+def fold_windows(xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, w: Windows) -> list[Array]:
+    """Combine the elements of each window. `neutral` fills the padding and changes nothing when combined."""
+    if any(config != (0, 0, 0) for config in w.pad_config):
+        xs = _pad(xs, neutral, w.pad_config)
+    for axis in reversed(range(xs[0].ndim)):
+        size, stride, dilation = w.sizes[axis], w.strides[axis], w.window_dilation[axis]
+        extent = (size - 1) * dilation + 1
+        n = xs[0].shape[axis]
+        if isinstance(n, int) and n < extent:
+            xs = [lax.slice_in_dim(x, 0, 0, axis=axis) for x in xs]
+        elif compat.is_positive(n - extent + 1):
+            xs = _fold_windows_along(axis, xs, combine, size, stride, dilation)
+        else:  # there may be no window at all: make sure of one, and take as many as there are
+            longer = _pad(xs, neutral, [(0, extent - 1 if i == axis else 0, 0) for i in range(xs[0].ndim)])
+            count = compat.non_negative((n - extent) // stride + 1)
+            xs = _fold_windows_along(axis, longer, combine, size, stride, dilation)
+            xs = [jnp.take(x, lax.iota(np.int32, count), axis, mode="clip") for x in xs]
+    return list(xs)
+
+
+def _pad(xs: Sequence[Array], values: Sequence[Any], config: Sequence[tuple[int, int, int]]) -> list[Array]:
+    return [lax.pad(x, jnp.asarray(value, x.dtype), config) for x, value in zip(xs, values, strict=True)]
+
+
+def _fold_windows_along(
+    axis: int, xs: Sequence[Array], combine: Combine, size: int, stride: int, dilation: int
+) -> Sequence[Array]:
+    """The windows in one dimension, of which there is at least one."""
+    count = (xs[0].shape[axis] - (size - 1) * dilation - 1) // stride + 1
+
+    def strided(xs: Sequence[Array], start: int) -> list[Array]:
+        return [_slice(x, axis, start, start + (count - 1) * stride + 1, stride) for x in xs]
+
+    def joined(left: Sequence[Array], right: Sequence[Array], start: int, done: bool) -> Sequence[Array]:
+        if done:
+            return combine(strided(left, 0), strided(right, start))
+        n = right[0].shape[axis] - start
+        return combine([_slice(x, axis, 0, n, 1) for x in left], [_slice(x, axis, start, start + n, 1) for x in right])
+
+    if size == 1:
+        return strided(xs, 0)
+    part, reach = xs, 1  # each element of `part` combines `reach` elements of `xs`
+    for bit in bin(size)[3:]:
+        part = joined(part, part, reach * dilation, 2 * reach == size)
+        reach *= 2
+        if bit == "1":
+            part = joined(part, xs, reach * dilation, reach + 1 == size)
+            reach += 1
+    return part
+
+
+def _slice(x: Array, axis: int, start: int, stop: Any, stride: int) -> Array:
+    if isinstance(start, int) and start == 0 and stop == x.shape[axis] and stride == 1:
+        return x
+    return lax.slice_in_dim(x, start, stop, stride, axis)
+
+
+def skipping(combine: Combine) -> Combine:
+    """`combine` on operands whose last one says which elements exist: others are not combined."""
+
+    def skip(left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        *left, has_left = left
+        *right, has_right = right
+        either = [lax.select(has_left, a, b) for a, b in zip(left, right, strict=True)]
+        both = zip(combine(left, right), either, strict=True)
+        return [*(lax.select(has_left & has_right, c, e) for c, e in both), has_left | has_right]
+
+    return skip
+
+
+@decomposes(lax.reduce_window_p)
+def reduce_window(*args: Array, jaxpr: Any, consts: Sequence, **params: Any) -> list[Array]:
+    """Windows with any computation, over one or several operands at once. Padding is skipped, as XLA does."""
+    operands, inits = args[: len(args) // 2], args[len(args) // 2 :]
+    w = windows(**params)
+    computation = ClosedJaxpr(jaxpr, consts)
+    combine, monoid = elementwise(computation), monoid_of(computation.jaxpr)
+    if monoid is not None:
+        return _after(inits, fold_windows(operands, [identity(monoid, operands[0].dtype)], combine, w), combine)
+    if all(config == (0, 0, 0) for config in w.pad_config):
+        return _after(inits, fold_windows(operands, inits, combine, w), combine)
+    exists = lax.full(operands[0].shape, True)
+    *folded, any_exists = fold_windows([*operands, exists], [*inits, False], skipping(combine), w)
+    starts = [lax.broadcast(init, any_exists.shape) for init in inits]
+    return [lax.select(any_exists, *pair) for pair in zip(combine(starts, folded), starts, strict=True)]
+
+
+def _after(inits: Sequence[Array], folded: Sequence[Array], combine: Combine) -> list[Array]:
+    return list(combine([lax.broadcast(i, f.shape) for i, f in zip(inits, folded, strict=True)], folded))
+
+
+def _elementwise(primitive: Primitive) -> Combine:
+    return lambda left, right: [primitive.bind(*left, *right)]
+
+
+def _monoid_windows(monoid: Primitive) -> Callable[..., Array]:
+    def reduction(x: Array, **params: Any) -> Array:
+        return fold_windows([x], [identity(monoid, x.dtype)], _elementwise(monoid), windows(**params))[0]
+
+    return reduction
+
+
+# The lowering may take over what a pooling operator computes exactly, by giving these a condition.
+decomposes(lax.reduce_window_sum_p)(_monoid_windows(lax.add_p))
+decomposes(lax.reduce_window_max_p)(_monoid_windows(lax.max_p))
+decomposes(lax.reduce_window_min_p)(_monoid_windows(lax.min_p))
+
+
+def _keep(select: Primitive) -> Combine:
+    """Of (key, value) pairs, the left one if `select` says so of the keys, else the right one."""
+
+    def combine(left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        keep = select.bind(left[0], right[0])
+        return [lax.select(keep, a, b) for a, b in zip(left, right, strict=True)]
+
+    return combine
+
+
+def _loser(select: Primitive, dtype: Any) -> np.ndarray:
+    """The key that every other key is selected over."""
+    return identity(lax.max_p if select is lax.ge_p else lax.min_p, dtype)
+
+
+@decomposes(lax.select_and_gather_add_p)
+def select_and_gather_add(tangents: Array, operand: Array, *, select_prim: Primitive, **params: Any) -> Array:
+    """The tangent of the element that is selected in each window of the operand."""
+    neutral = [_loser(select_prim, operand.dtype), 0]
+    return fold_windows([operand, tangents], neutral, _keep(select_prim), windows(**params))[1]
+
+
+@decomposes(lax.select_and_scatter_add_p)
+def select_and_scatter_add(source: Array, operand: Array, *, select_prim: Primitive, **params: Any) -> Array:
+    """Add each element of the source to the place of the element that its window of the operand selects."""
+    w = windows(**params)
+    padded = lax.pad(operand, jnp.asarray(_loser(select_prim, operand.dtype)), w.pad_config)
+    size = padded.size
+    dtype = np.int32 if not isinstance(size, int) or size < 2**31 else np.int64
+    places = lax.reshape(lax.iota(dtype, size), padded.shape)
+    inside = w._replace(padding=[(0, 0)] * operand.ndim)
+    _, chosen = fold_windows([padded, places], [0, 0], _keep(select_prim), inside)
+    flat = lax.scatter_add(
+        lax.full((size,), 0, source.dtype),
+        lax.reshape(chosen, (chosen.size, 1)),
+        lax.reshape(source, (source.size,)),
+        lax.ScatterDimensionNumbers(
+            update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+        ),
+        mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+    )
+    cut = [(-low, -high, 0) for low, high, _ in w.pad_config]
+    return lax.pad(lax.reshape(flat, padded.shape), jnp.asarray(0, source.dtype), cut)
