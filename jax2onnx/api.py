@@ -13,10 +13,11 @@ import onnx
 import onnx_ir as ir
 from jax.extend.core import Primitive
 
-from jax2onnx import compat, opsets, report
+from jax2onnx import compat, opsets, report, side_effects
 from jax2onnx.decompose import decompose
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
+from jax2onnx.loosen import loosen
 from jax2onnx.lower import LOWERINGS, Rule, lower
 from jax2onnx.naming import assign_names, final_names
 from jax2onnx.optimize import optimize
@@ -99,7 +100,7 @@ def to_onnx(
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64 or needs_x64(specs)):
         program = trace(fn, specs, input_params or {})
         names = final_names(program.input_names, input_names, program.output_names, output_names)
-        live = compat.remove_dead_code(program.jaxpr)
+        live = compat.remove_dead_code(side_effects.drop(program.jaxpr))
         core = decompose(live, lowered=lowerings or {})
         if record_primitive_calls_file is not None:
             report.write_primitive_calls(live, record_primitive_calls_file)
@@ -120,6 +121,8 @@ def to_onnx(
         )
     optimize(model)
     legalize(model, target)
+    if loosen_internal_shapes or os.environ.get("JAX2ONNX_LOOSEN_INTERNAL_SHAPES") == "1":
+        loosen(model)
     assign_names(model)
 
     def check(exported: onnx.ModelProto | str) -> None:

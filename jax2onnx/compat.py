@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +14,14 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.interpreters import mlir, partial_eval
+from jax._src.lax import utils as lax_utils
 from jax._src.random import core as random_core
 from jax._src.random import prng, threefry2x32
 from jax.extend.core import ClosedJaxpr
 from jax.extend.core import primitives as primitives_module
 
 try:
-    from jax._src import flattree  # since JAX 0.12
+    from jax._src import flattree  # type: ignore[attr-defined]  # since JAX 0.12
 except ImportError:
     flattree = None
 
@@ -36,24 +38,35 @@ CALL_PRIMITIVES = [
     primitives_module.call_p,
     primitives_module.closed_call_p,
     *primitives(
-        "jit", "remat2", "remat_opt", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "composite", "eval_jaxpr"
+        "jit",
+        "remat2",
+        "remat_opt",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vmap_call",
+        "composite",
+        "eval_jaxpr",
+        "linear_call",
     ),
 ]
+PRINTS = primitives("debug_callback", "debug_print", "inspect_sharding", "shape_assertion")
+CHECKS = primitives("check")
+CALLBACKS = primitives("pure_callback", "io_callback")
 
 
 def callee(params: dict[str, Any]) -> ClosedJaxpr:
     """The jaxpr that a call primitive calls. Its parameter has several names, and may be without constants."""
-    (jaxpr,) = (params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call") if k in params)
+    (jaxpr,) = (params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call", "callee") if k in params)
     return closed_jaxpr(jaxpr)
 
 
-def closed_jaxpr(jaxpr: Any) -> ClosedJaxpr:
+def closed_jaxpr(jaxpr: Any, consts: Sequence[Any] = ()) -> ClosedJaxpr:
     """A jaxpr with its (possibly no) constants: JAX 0.12 has one class for what used to be two."""
-    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, consts)
 
 
 def scan_layout(params: dict[str, Any]) -> tuple[int, int]:
-    """How many operands of a scan are constants, and how many are carries. JAX 0.12 has trees in place of the numbers."""
+    """How many operands of a scan are constants, and how many carries. JAX 0.12 has trees in place of the numbers."""
     if "ft_in" in params:
         consts, carries, _ = params["ft_in"].unpack()
         return len(consts), len(carries)
@@ -146,6 +159,28 @@ def with_equations(closed: ClosedJaxpr, eqns: Sequence[Any]) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
+def without_effects(eqn: Any) -> Any:
+    """An equation that may be dead code."""
+    return eqn.replace(effects=core.no_effects)
+
+
+def callback_module(params: dict[str, Any]) -> str:
+    """The module of the Python function that a callback calls. Not public: how JAX wraps it."""
+    return str(getattr(params["callback"].callback_func, "__module__", ""))
+
+
+def own_definition(primitive: core.Primitive) -> Callable[..., Any] | None:
+    """How a primitive that is not one of JAX's own says it is computed, in JAX; None if it does not.
+
+    JAX's own are executed by compiling them, which says nothing about how.
+    """
+    impl = inner = primitive.__dict__.get("impl")
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    module = getattr(inner, "__module__", None) or "jax"
+    return None if module.partition(".")[0] == "jax" else impl
+
+
 DECOMPOSED = "jax2onnx:"
 """The names of calls that stand for a decomposed equation start with this."""
 
@@ -215,6 +250,19 @@ def is_positive(dim: Any) -> bool:
         return bool(dim >= 1)
     except core.InconclusiveDimensionOperation:
         return False
+
+
+def is_at_least(dim: Any, low: int) -> bool:
+    """Is a dimension, which may be symbolic, known to be `low` or more?"""
+    try:
+        return bool(dim >= low)
+    except core.InconclusiveDimensionOperation:
+        return False
+
+
+def index_dtype(shape: Any) -> np.dtype:
+    """The dtype that JAX converts the indices into an array of this shape to, in a gather that fills. Not public."""
+    return np.dtype(lax_utils.int_dtype_for_shape(shape, signed=True))
 
 
 def non_negative(dim: Any) -> Any:

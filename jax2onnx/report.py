@@ -12,6 +12,18 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax2onnx import compat
 from jax2onnx.errors import UnsupportedError
 
+_CALLS_PYTHON = "it calls back into Python, which is not there when the model runs"
+_FOREIGN_CODE = "it is compiled code of another library or device"
+
+REASONS = {
+    "pure_callback": _CALLS_PYTHON,
+    "io_callback": _CALLS_PYTHON,
+    "ffi_call": _FOREIGN_CODE,
+    "pallas_call": _FOREIGN_CODE,
+    "custom_partitioning": "it divides the work among devices",
+}
+"""Why there can be no lowering for some primitives."""
+
 
 def equations(closed: ClosedJaxpr) -> Iterator[tuple[Any, Any]]:
     """All equations of a program, each with the equation of the user's code that it comes from."""
@@ -35,7 +47,8 @@ def check_all_supported(closed: ClosedJaxpr, lowered: Container[Primitive]) -> N
             missing.setdefault(eqn.primitive.name, []).append(compat.source_line(origin))
     if missing:
         lines = [
-            f"  {name} ({len(places)}x), first at {places[0]}" for name, places in sorted(missing.items())
+            f"  {name} ({len(places)}x), first at {places[0]}" + (f": {REASONS[name]}" if name in REASONS else "")
+            for name, places in sorted(missing.items())
         ]
         raise UnsupportedError(
             "There is no lowering for these primitives of the program:\n"

@@ -13,9 +13,16 @@ import jax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
 from jax2onnx import compat
+from jax2onnx.decompose import platform, scatter  # noqa: F401  (each registers its decompositions)
 from jax2onnx.decompose.registry import DECOMPOSITIONS
 
 __all__ = ["DECOMPOSITIONS", "decompose", "jaxpr_as_fun"]
+
+NOT_TRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def decompose(closed: ClosedJaxpr, *, lowered: Container[Primitive] = ()) -> ClosedJaxpr:
@@ -37,11 +44,17 @@ def expand(closed: ClosedJaxpr, lowered: Container[Primitive] = ()) -> ClosedJax
         return done[key][1]
 
     def visit_equation(eqn: Any) -> Any:
-        rule = DECOMPOSITIONS.get(eqn.primitive)
-        if rule is not None and eqn.primitive not in lowered:
-            avals = [v.aval for v in eqn.invars]
-            if rule.when is None or rule.when(avals, eqn.params):
-                return compat.call_equation(eqn, trace(rule.fn, eqn, avals))
+        avals = [v.aval for v in eqn.invars]
+        rule = None if eqn.primitive in lowered else DECOMPOSITIONS.get(eqn.primitive)
+        if rule is not None and (rule.when is None or rule.when(avals, eqn.params)):
+            return compat.call_equation(eqn, trace(rule.fn, eqn, avals))
+        own = None if eqn.primitive in lowered else compat.own_definition(eqn.primitive)
+        if own is not None:
+            # A primitive of another library, which it made to control transformations, and defined in JAX.
+            try:
+                return compat.call_equation(eqn, trace(own, eqn, avals))
+            except NOT_TRACEABLE:
+                return eqn  # it is not defined in JAX after all
         params = compat.map_sub_jaxprs(visit, eqn.params)
         return eqn if params is None else eqn.replace(params=params)
 

@@ -16,10 +16,14 @@ from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     convert,
     dot,
     elementwise,
+    indexing_gather,
+    indexing_scatter,
+    indexing_slice,
     integer,
     reduce,
     scan,
     shape,
+    sharding,
     while_loop,
 )
 from jax2onnx.lower.context import Builder, Val

@@ -41,11 +41,12 @@ def _choose(g: Builder, index: Val, first: int, branches: Sequence[ClosedJaxpr],
 
 def _at_least(g: Builder, index: Val, number: int) -> Val:
     """index >= number. JAX turns a bool predicate into an index: there, that is the predicate itself."""
-    node = index.value.producer()
     if index.dtype == BOOL:
         return index
-    if number == 1 and node is not None and node.op_type == "Cast" and node.inputs[0].dtype == onnx_dtype(BOOL):
-        return Val(node.inputs[0], index.shape, BOOL, index.home)
+    node = index.value.producer()
+    source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+    if number == 1 and source is not None and source.dtype == onnx_dtype(BOOL):
+        return Val(source, index.shape, BOOL, index.home)
     return g.GreaterOrEqual(index, np.asarray(number, index.dtype))
 
 

@@ -25,10 +25,19 @@ if TYPE_CHECKING:
 # Attributes that became an operand at some opset. Rules always write the attribute; the builder moves it.
 OPERAND_SINCE = {
     "axes": {
-        **dict.fromkeys("Squeeze Unsqueeze ReduceSum".split(), 13),
+        **dict.fromkeys(["Squeeze", "Unsqueeze", "ReduceSum"], 13),
         **dict.fromkeys(
-            "ReduceMax ReduceMin ReduceProd ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp"
-            " ReduceSumSquare".split(),
+            [
+                "ReduceMax",
+                "ReduceMin",
+                "ReduceProd",
+                "ReduceMean",
+                "ReduceL1",
+                "ReduceL2",
+                "ReduceLogSum",
+                "ReduceLogSumExp",
+                "ReduceSumSquare",
+            ],
             18,
         ),
     },
@@ -139,7 +148,9 @@ class Builder:
         like = next((a.dtype for a in args if isinstance(a, Val)), None)
         operands = [None if a is None else self._operand(a, like) for a in args]
         bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
-        home = self._place([o.home for o in operands if o is not None] + [b.reach for b in bodies], op_type, bodies, stay)
+        home = self._place(
+            [o.home for o in operands if o is not None] + [b.reach for b in bodies], op_type, bodies, stay
+        )
         results = [
             Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), tuple(shape), dtype, home)
             for shape, dtype in (types if many else [types])
@@ -289,8 +300,8 @@ class Builder:
     def graph(self, outputs: Sequence[Val], name: str, *, forwards: bool = False) -> ir.Graph:
         """Close this graph with `outputs`. Each has to belong to this very graph.
 
-        Unless it `forwards`, each also has to be the result of a node, and of no other output: ONNX Runtime accepts Scan
-        bodies and If branches without this, but then gives numbers that mean nothing. Its Loop is right with both.
+        Unless it `forwards`, each also has to be the result of a node, and no other output as well: ONNX Runtime
+        accepts Scan bodies and If branches without this, but gives wrong numbers. Its Loop is right with both.
         """
         own = {id(o) for node in self.nodes for o in node.outputs}
         results: list[ir.Value] = []

@@ -18,6 +18,9 @@ from jax2onnx.lower.context import Val
 MAX_BYTES = 16 * 1024
 """Larger results are computed by the model: a broadcast constant is not blown up."""
 
+MAX_STEPS = 100_000
+"""An equation that takes more than so many others, as a loop does, is computed by the model."""
+
 
 def _select_n(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return np.choose(which.astype(np.intp), cases)
@@ -77,7 +80,7 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     for operand in operands:
         if operand.const is None:
             return None
-    if eqn.effects or not all(_is_small(v.aval) for v in eqn.outvars):
+    if eqn.effects or not all(_is_small(v.aval) for v in eqn.outvars) or not _ends_soon(eqn):
         return None
     arrays = [o.const for o in operands]
     numpy_rule = NUMPY.get(eqn.primitive)
@@ -89,6 +92,20 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     else:
         results = compat.evaluate_equation(eqn, arrays)
     return [np.asarray(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
+
+
+def _ends_soon(eqn: Any) -> bool:
+    """Is an equation sure to be evaluated in a moment? Nobody knows about a while loop."""
+    return _steps(eqn) <= MAX_STEPS
+
+
+def _steps(eqn: Any) -> float:
+    """How many equations are evaluated for one."""
+    if eqn.primitive is lax.while_p:
+        return np.inf
+    length = eqn.params["length"] if eqn.primitive is lax.scan_p else 1
+    inner = sum(_steps(e) for sub in compat.sub_jaxprs(eqn.params) for e in sub.jaxpr.eqns)
+    return 1 + length * inner if isinstance(length, int) else np.inf
 
 
 def _is_small(aval: Any) -> bool:

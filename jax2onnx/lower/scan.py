@@ -1,7 +1,7 @@
 """Loops whose number of steps is known when they start: `scan`, and what `while_loop.py` finds to be one.
 
-They become ONNX Scan, which in ONNX Runtime is twice as fast per step as Loop. Values from outside are simply used in the
-body; carries that never change are such values; a counter is read from a vector.
+They become ONNX Scan, which in ONNX Runtime is twice as fast per step as Loop. Values from outside are simply used in
+the body; carries that never change are such values; a counter is read from a vector.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def scan(g: Builder, *operands: Val, jaxpr: ClosedJaxpr, length: Any, reverse: b
     may_be_empty = not compat.is_positive(length)
 
     def loop(body: Builder) -> list[Val]:
-        return steps(
-            body, closed, consts, init, xs, counters, length=length, reverse=reverse, stay=may_be_empty
-        )
+        return steps(body, closed, consts, init, xs, counters, length=length, reverse=reverse, stay=may_be_empty)
 
     if not may_be_empty:
         results = loop(g)

@@ -101,7 +101,7 @@ def _counter(cond: ClosedJaxpr, body: ClosedJaxpr, fixed: Sequence[bool]) -> tup
     if i < 0 or increments(body.jaxpr).get((i, n_consts + i)) != 1:
         return None
     if isinstance(limit, Literal):
-        return i, np.asarray(limit.val, limit.aval.dtype)
+        return i, np.asarray(limit.val, counter.aval.dtype)
     if limit in position and (position[limit] < n_limits or fixed[position[limit] - n_limits]):
         return i, position[limit]
     return None
