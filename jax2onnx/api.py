@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +102,8 @@ def to_onnx(
         program = trace(fn, specs, input_params or {})
         names = final_names(program.input_names, input_names, program.output_names, output_names)
         live = compat.remove_dead_code(side_effects.drop(program.jaxpr))
-        core = decompose(live, lowered=lowerings or {})
+        to_core = functools.partial(decompose, core=rules, kept=lowerings or {})
+        core = to_core(live)
         if record_primitive_calls_file is not None:
             report.write_primitive_calls(live, record_primitive_calls_file)
         report.check_all_supported(core, rules)
@@ -113,7 +115,7 @@ def to_onnx(
             opset=opset,
             ir_version=opsets.ir_version(opset),
             lowerings=rules,
-            decompose=lambda closed: decompose(closed, lowered=lowerings or {}),
+            decompose=to_core,
             constant_names={},
             inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals, "inputs_as_nchw"),
             outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),

@@ -149,7 +149,10 @@ def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     """What JAX computes for one equation."""
     fresh = [core.Var(v.aval) for v in eqn.invars]
     jaxpr = core.Jaxpr((), fresh, eqn.outvars, [eqn.replace(invars=fresh)])
-    return [np.asarray(r) for r in core.eval_jaxpr(jaxpr, (), *operands)]
+    evaluate = functools.partial(core.eval_jaxpr, jaxpr, ())
+    if sub_jaxprs(eqn.params):
+        evaluate = jax.jit(evaluate)  # one compilation instead of one per equation inside
+    return [np.asarray(r) for r in evaluate(*operands)]
 
 
 def with_equations(closed: ClosedJaxpr, eqns: Sequence[Any]) -> ClosedJaxpr:
@@ -188,8 +191,8 @@ DECOMPOSED = "jax2onnx:"
 def call_equation(eqn: Any, closed: ClosedJaxpr) -> Any:
     """An equation that calls `closed` in the place of `eqn`."""
     return eqn.replace(
-        primitive=primitives_module.jit_p,
-        params={"jaxpr": closed, "name": DECOMPOSED + eqn.primitive.name},
+        primitive=primitives_module.closed_call_p,
+        params={"call_jaxpr": closed, "name": DECOMPOSED + eqn.primitive.name},
         effects=frozenset(),
     )
 

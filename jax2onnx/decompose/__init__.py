@@ -13,7 +13,20 @@ import jax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
 from jax2onnx import compat
-from jax2onnx.decompose import platform, scatter  # noqa: F401  (each registers its decompositions)
+from jax2onnx.decompose import (  # noqa: F401  (each registers its decompositions)
+    bits,
+    conv,
+    cumulative,
+    platform,
+    random,
+    reduce,
+    scatter,
+    sort,
+    special_elementary,
+    window,
+)
+from jax2onnx.decompose.complex import eliminate_complex
+from jax2onnx.decompose.keys import eliminate_keys
 from jax2onnx.decompose.registry import DECOMPOSITIONS
 
 __all__ = ["DECOMPOSITIONS", "decompose", "jaxpr_as_fun"]
@@ -25,12 +38,17 @@ NOT_TRACEABLE = (
 )
 
 
-def decompose(closed: ClosedJaxpr, *, lowered: Container[Primitive] = ()) -> ClosedJaxpr:
-    """`closed` in core primitives. A primitive in `lowered` has a lowering from the caller and is left as it is."""
-    return expand(closed, lowered)
+def decompose(
+    closed: ClosedJaxpr, *, core: Container[Primitive] = (), kept: Container[Primitive] = ()
+) -> ClosedJaxpr:
+    """`closed` in core primitives: those in `core` can be lowered. Those in `kept` are left as they are even if they have
+    a decomposition (the caller has a lowering of their own)."""
+    expanded = expand(closed, core, kept)
+    plain = eliminate_complex(eliminate_keys(expanded))
+    return plain if plain is expanded else expand(plain, core, kept)
 
 
-def expand(closed: ClosedJaxpr, lowered: Container[Primitive] = ()) -> ClosedJaxpr:
+def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container[Primitive] = ()) -> ClosedJaxpr:
     """Replace each equation that has a decomposition by a call of it."""
     done: dict[Any, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # by identity; the originals are kept so that ids stay theirs
     traced: dict[Any, ClosedJaxpr] = {}
@@ -45,10 +63,10 @@ def expand(closed: ClosedJaxpr, lowered: Container[Primitive] = ()) -> ClosedJax
 
     def visit_equation(eqn: Any) -> Any:
         avals = [v.aval for v in eqn.invars]
-        rule = None if eqn.primitive in lowered else DECOMPOSITIONS.get(eqn.primitive)
+        rule = None if eqn.primitive in kept else DECOMPOSITIONS.get(eqn.primitive)
         if rule is not None and (rule.when is None or rule.when(avals, eqn.params)):
             return compat.call_equation(eqn, trace(rule.fn, eqn, avals))
-        own = None if eqn.primitive in lowered else compat.own_definition(eqn.primitive)
+        own = None if eqn.primitive in core else compat.own_definition(eqn.primitive)
         if own is not None:
             # A primitive of another library, which it made to control transformations, and defined in JAX.
             try:

@@ -24,6 +24,7 @@ from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     scan,
     shape,
     sharding,
+    sort,
     while_loop,
 )
 from jax2onnx.lower.context import Builder, Val

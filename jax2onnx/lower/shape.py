@@ -155,3 +155,23 @@ def _is_zero(dim: Any) -> bool:
     return isinstance(dim, int) and dim == 0
 
 
+
+
+@lowers(*compat.primitives("stack"))
+def stack(g: Builder, *xs: Val, axis: int) -> Val:
+    """Join along a new axis."""
+    return g.Concat(*(g.unsqueeze(x, [axis]) for x in xs), axis=axis)
+
+
+@lowers(*compat.primitives("unstack"))
+def unstack(g: Builder, x: Val, *, axis: int, **_: Any) -> list[Val]:
+    """The pieces along an axis, without it."""
+    size = x.shape[axis]
+    pieces = [x] if size == 1 else g.Split(x, (1,) * size, axis=axis)
+    return [g.squeeze(piece, [axis]) for piece in pieces]
+
+
+@lowers(*compat.primitives("broadcast_to"))
+def broadcast_to(g: Builder, x: Val, **_: Any) -> Val:
+    """Repeat along axes of size 1 and new leading axes."""
+    return g.expand(x, g.avals_out[0].shape)
