@@ -150,10 +150,37 @@ def _monoid_windows(monoid: Primitive) -> Callable[..., Array]:
     return reduction
 
 
-# The lowering may take over what a pooling operator computes exactly, by giving these a condition.
-decomposes(lax.reduce_window_sum_p)(_monoid_windows(lax.add_p))
-decomposes(lax.reduce_window_max_p)(_monoid_windows(lax.max_p))
-decomposes(lax.reduce_window_min_p)(_monoid_windows(lax.min_p))
+def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether an ONNX pooling operator cannot do it: they pool floats over one to three axes, and every window must touch
+    the operand."""
+    (x,) = avals
+    w = windows(**params)
+    pooled = [i for i, (size, stride) in enumerate(zip(w.sizes, w.strides, strict=True)) if (size, stride) != (1, 1)]
+    padded = [i for i, pair in enumerate(w.padding) if any(not isinstance(p, int) or p != 0 for p in pair)]
+    fits = all(
+        isinstance(p, int) and 0 <= p <= (size - 1) * dilation
+        for size, dilation, pair in zip(w.sizes, w.window_dilation, w.padding, strict=True)
+        for p in pair
+    )
+    return not (
+        x.dtype in (np.float32, np.float64, np.float16, jnp.bfloat16)
+        and 1 <= len(pooled) <= 3
+        and set(padded) <= set(pooled)
+        and fits
+        and all(d == 1 for d in w.base_dilation)
+        and all(isinstance(d, int) and d > 0 for d in w.sizes)
+        and not any(isinstance(d, int) and d == 0 for d in x.shape)
+    )
+
+
+def is_no_average_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether AveragePool cannot do it: it has no dilation before opset 19."""
+    return is_no_pool(avals, params) or any(d != 1 for d in windows(**params).window_dilation)
+
+
+decomposes(lax.reduce_window_sum_p, when=is_no_average_pool)(_monoid_windows(lax.add_p))
+decomposes(lax.reduce_window_max_p, when=is_no_pool)(_monoid_windows(lax.max_p))
+decomposes(lax.reduce_window_min_p, when=is_no_pool)(_monoid_windows(lax.min_p))
 
 
 def _keep(select: Primitive) -> Combine:

@@ -26,6 +26,7 @@ from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     sharding,
     sort,
     while_loop,
+    window,
 )
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import LOWERINGS, Rule
