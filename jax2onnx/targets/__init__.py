@@ -27,7 +27,7 @@ def legalize(model: ir.Model, target: str) -> None:
     Raises:
         UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
     """
-    from jax2onnx.targets import double, integers, windows  # noqa: F401  (they register the expansions)
+    from jax2onnx.targets import double, integers, reductions, windows  # noqa: F401  (they register the expansions)
     from jax2onnx.targets.rewrite import Legalizer
 
     _check(target)

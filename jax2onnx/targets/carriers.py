@@ -67,8 +67,8 @@ WRAPS_IN = _table(
 )
 
 # Operators are followed by the value of the attribute in MODE, where what they do depends on it.
-MODE = {"ScatterElements": "reduction", "ScatterND": "reduction", "BitShift": "direction", "Resize": "mode"}
-MODE_DEFAULT = {"reduction": "none", "mode": "nearest"}
+MODE = {"ScatterElements": "reduction", "ScatterND": "reduction", "BitShift": "direction", "Mod": "fmod", "Resize": "mode"}
+MODE_DEFAULT = {"reduction": "none", "mode": "nearest", "fmod": "0"}
 
 MOVES = set(
     "CenterCropPad Compress Concat DepthToSpace Equal Expand EyeLike Flatten Gather GatherElements GatherND Identity Pad Reshape"

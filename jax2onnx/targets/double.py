@@ -257,6 +257,24 @@ def selu(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [e.Mul(select(e, less(e, x, 0.0), e.Mul(expm1(e, x), alpha), x), gamma)]
 
 
+@expands("LeakyRelu")
+def leaky_relu(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    (x,) = node.inputs
+    return [select(e, less(e, x, 0.0), e.Mul(x, attribute(node, "alpha", 0.01)), x)]
+
+
+@expands("Swish", "f32 f64 f16 bf16")
+def swish(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    (x,) = node.inputs
+    dtype = x.dtype
+    wide = dtype if dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else ir.DataType.FLOAT
+    if wide != dtype:
+        x = e.legalizer.image(x, wide)
+    alpha = attribute(node, "alpha", 1.0)
+    result = e.Mul(x, e.Sigmoid(x if alpha == 1.0 else e.Mul(x, alpha)))
+    return [result if wide == dtype else e.Cast(result, to=int(dtype), dtype=dtype)]
+
+
 @expands("HardSigmoid")
 def hard_sigmoid(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     (x,) = node.inputs

@@ -11,6 +11,8 @@ from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.rewrite import Emitter, expands
 
 INTEGERS = "i32 i64 u32 u64"
+BOOL = ir.DataType.BOOL
+INT64 = ir.DataType.INT64
 
 
 @expands("Gemm", INTEGERS)
@@ -28,10 +30,91 @@ def gemm(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [e.Add(product, c[0]) if c and c[0] is not None else product]
 
 
+# ------------------------------------------------------------------------------------------------ order of int64
+
+KEEP_VALUES = set("Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+ALL_VALUES = set("Concat Max Min".split())
+INSIDE_INT32 = {ir.DataType.from_short_name(n) for n in "b8 i8 i16 i32 u8 u16 i4 u4".split()}
+SMALL_RESULT = set("ArgMax ArgMin NonZero Shape Size".split())  # positions and sizes
+
+
+def fits_int32(value: ir.Value | None, depth: int = 8) -> bool:
+    """Whether all elements surely lie in the range of int32, where the runtime compares int64 correctly."""
+    if value is None:
+        return True
+    content = ir.convenience.get_const_tensor(value)
+    if content is not None and content.size <= 1024:
+        array = content.numpy()
+        return bool(array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31))
+    node = value.producer()
+    if node is None or node.domain or depth == 0:
+        return False
+    op, inputs = node.op_type, node.inputs
+    if op == "Cast":
+        dtype = inputs[0].dtype if inputs[0] is not None else None
+        return dtype in INSIDE_INT32
+    if op == "Where":
+        return all(fits_int32(v, depth - 1) for v in inputs[1:])
+    if op == "Clip":
+        return len(inputs) == 3 and None not in inputs and all(fits_int32(v, depth - 1) for v in inputs[1:])
+    if op in KEEP_VALUES:
+        return fits_int32(inputs[0], depth - 1)
+    return op in SMALL_RESULT or (op in ALL_VALUES and all(fits_int32(v, depth - 1) for v in inputs))
+
+
+@expands("Max Min", "i64")
+def extreme(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    if all(fits_int32(v) for v in node.inputs):
+        return None
+    compare = "Greater" if node.op_type == "Max" else "Less"
+    result, *rest = node.inputs
+    for x in rest:
+        better = e.emit(compare, x, result, dtype=BOOL)
+        result = e.Where(better, x, result, dtype=INT64)
+    return [result if rest else e.Identity(result)]
+
+
+@expands("Clip", "i64")
+def clip(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    x, low, high = [*node.inputs, None, None][:3]
+    if all(fits_int32(v) for v in (x, low, high)):
+        return None
+    x = e.Max(x, low) if low is not None else x
+    x = e.Min(x, high) if high is not None else x
+    return [x if low is not None or high is not None else e.Identity(x)]
+
+
+@expands("Sign", "i64")
+def sign(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    (x,) = node.inputs
+    if fits_int32(x):
+        return None
+    above, below = e.Greater(x, 0, dtype=BOOL), e.Less(x, 0, dtype=BOOL)
+    return [e.Sub(e.Cast(above, to=int(INT64), dtype=INT64), e.Cast(below, to=int(INT64), dtype=INT64))]
+
+
 @expands("Relu", "i8 i16 i32 i64")
 def relu(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     (x,) = node.inputs
     return [e.Max(x, 0)]
+
+
+@expands("Mod", "i64 u64")
+def remainder(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    """The remainder with the sign of the dividend. Dividing by 1 instead of -1 gives the same one, and never overflows."""
+    x, y = node.inputs
+    if y.dtype == INT64:
+        y = e.Where(e.Equal(y, -1, dtype=BOOL, shape=y.shape), e.const(np.array(1)), y, dtype=INT64, shape=y.shape)
+    return [e.Sub(x, e.Mul(e.Div(x, y), y))]
+
+
+# ------------------------------------------------------------------------------------------------ other
+
+
+@expands("PRelu", "f64 i32 i64 u32 u64")
+def parametric_relu(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    x, slope = node.inputs
+    return [e.Where(e.Less(x, 0, dtype=BOOL), e.Mul(x, slope), x, dtype=x.dtype)]
 
 
 @expands("CastLike", "f16")

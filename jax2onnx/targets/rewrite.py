@@ -17,8 +17,8 @@ from jax2onnx.targets.carriers import FLOATS, INT64, MODE, MODE_DEFAULT, ORDERS,
 FOLD_BYTES = 1024
 """Constants up to this size are cast while exporting; for larger ones the file holds the original and a Cast."""
 
-Expansion = Callable[["Emitter", ir.Node], Sequence[ir.Value]]
-"""Computes what a node computes by other nodes, and returns the values of its outputs."""
+Expansion = Callable[["Emitter", ir.Node], Sequence[ir.Value] | None]
+"""Computes what a node computes by other nodes, and returns the values of its outputs; None if it can stay as it is."""
 
 EXPANSIONS: dict[tuple[str, ir.DataType], Expansion] = {}
 
@@ -59,7 +59,7 @@ def plan_for(
                 raise UnsupportedError(f"{target} cannot carry {dtype.name.lower()} values through {op}.")
         return None
     types = {variable: dtype for variable, dtype in reversed(pairs) if variable is not None and dtype is not None}
-    if table.supports(target, op, opset, types):
+    if table.supports(target, op, opset, types, mode):
         return None
     expansion = next((EXPANSIONS[op, dtype] for dtype in types.values() if (op, dtype) in EXPANSIONS), None)
     if expansion is not None:
@@ -72,7 +72,7 @@ def plan_for(
     choices = itertools.product(*(enumerate(c) for c in candidates))
     for choice in sorted(choices, key=lambda c: sum(rank for rank, _ in c)):
         carried = dict(zip(types, (dtype for _, dtype in choice), strict=True))
-        if table.supports(target, op, opset, carried):
+        if table.supports(target, op, opset, carried, mode):
             changed = {variable: dtype for variable, dtype in carried.items() if dtype != types[variable]}
             return Plan(
                 inputs=tuple((i, changed[v]) for i, v in enumerate(bound[0]) if v in changed and inputs[i] is not None),
@@ -122,7 +122,7 @@ class Legalizer:
     def visit(self, node: ir.Node) -> Sequence[ir.Value]:
         """Legalize one node, and return the values that now stand for its outputs."""
         op = node.op_type
-        mode = node.attributes.get_string(MODE[op], MODE_DEFAULT.get(MODE[op], "")) if op in MODE else ""
+        mode = _mode(node) if op in MODE else ""
         inputs = tuple([None if v is None else v.dtype for v in node.inputs])
         plan = plan_for(self.target, op, mode, self.opset, inputs, tuple([v.dtype for v in node.outputs]))
         if plan is None:
@@ -130,6 +130,8 @@ class Legalizer:
         if plan.expansion is None:
             return self._carry(node, plan)
         results = plan.expansion(Emitter(self, node), node)
+        if results is None:
+            return node.outputs
         for old, new in zip(node.outputs, results, strict=True):
             _replace(old, new)
         _graph(node).remove(node, safe=True)
@@ -277,6 +279,13 @@ def _node(
         name=f"{scope}{slash}{op}",
         metadata_props=dict(like.metadata_props),
     )
+
+
+def _mode(node: ir.Node) -> str:
+    """What the node does, as its attribute says."""
+    name = MODE[node.op_type]
+    attribute = node.attributes.get(name)
+    return MODE_DEFAULT.get(name, "") if attribute is None else str(attribute.value)
 
 
 def _cast(value: ir.Value, result: ir.Value, like: ir.Node) -> ir.Node:

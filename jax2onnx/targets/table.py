@@ -28,6 +28,24 @@ Kernel = dict[str, frozenset[Dtype]]
 TABLES = {"onnxruntime": "onnxruntime_cpu.json"}
 
 
+# Kernels that load but fail or compute something else, by operator (with its mode) and dtype of the first variable: FACTS.md.
+_HALVES, _ORDER, _SUMS = "f16 bf16", "i64", "i32 i64"
+WRONG = {
+    target: {op: frozenset(map(Dtype.from_short_name, names.split())) for op, names in rows.items()}
+    for target, rows in {
+        "onnxruntime": {
+            **dict.fromkeys(["Clip", "Max", "Min", "ReduceMax", "ReduceMin"], _ORDER),
+            **dict.fromkeys(["ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare"], _SUMS),
+            "Sign": "i64 f16 bf16",
+            "Mod:1": "i64 u64",
+            "MatMul": "u32 u64",
+            **dict.fromkeys([f"{op}:{r}" for op in ("ScatterElements", "ScatterND") for r in ("add", "mul")], _HALVES),
+            **dict.fromkeys([f"{op}:{r}" for op in ("ScatterElements", "ScatterND") for r in ("max", "min")], f"{_HALVES} b8"),
+        }
+    }.items()
+}
+
+
 @functools.lru_cache(maxsize=None)
 def kernels(target: str) -> dict[str, dict[int, list[Kernel]]]:
     """operator -> version -> kernels, for a target that has a table."""
@@ -44,9 +62,11 @@ def kernels(target: str) -> dict[str, dict[int, list[Kernel]]]:
     }
 
 
-def supports(target: str, op: str, opset: int, types: Types) -> bool:
-    """Whether the runtime has a kernel for `op` of that opset with these dtypes. An operator not in the table has one."""
+def supports(target: str, op: str, opset: int, types: Types, mode: str = "") -> bool:
+    """Whether the runtime has a right kernel for `op` of that opset with these dtypes (yes, if it is not in the table)."""
     versions = kernels(target).get(op)
+    if not WRONG[target].get(f"{op}:{mode}" if mode else op, frozenset()).isdisjoint(types.values()):
+        return False
     if versions is None:
         return True
     version = max((v for v in versions if v <= opset), default=None)

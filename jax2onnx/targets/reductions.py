@@ -1,0 +1,161 @@
+"""Integer reductions. The runtime computes them in double precision (rounding above 2^53, saturating instead of wrapping),
+and its int64 maximum compares the halves of a number wrongly (FACTS.md). MatMul, ArgMax and Scatter are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.errors import UnsupportedError
+from jax2onnx.targets.rewrite import Emitter, expands
+
+INT64 = ir.DataType.INT64
+INTEGERS = "i32 i64 u32 u64"
+# How many bits a sum may have before it is rounded or wraps.
+SUM_BITS = {ir.DataType.INT32: 31, INT64: 53}
+
+
+def reduced_axes(node: ir.Node) -> list[int]:
+    """The axes that a reduction reduces: an operand or, in older opsets, an attribute."""
+    x = node.inputs[0]
+    assert x is not None and x.shape is not None
+    rank = x.shape.rank()
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        content = ir.convenience.get_const_tensor(node.inputs[1])
+        if content is None:
+            raise UnsupportedError(f"{node.op_type} of integers in onnxruntime needs axes that are known.")
+        axes = content.numpy().tolist()
+    else:
+        axes = list(node.attributes.get_ints("axes", []))
+    if not axes:
+        return [] if node.attributes.get_int("noop_with_empty_axes", 0) else list(range(rank))
+    return sorted(a % rank for a in axes)
+
+
+def without_reduced(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+    """`x`, whose reduced axes have size 1, as the node returns it: with or without them."""
+    if node.attributes.get_int("keepdims", 1) or not axes:
+        return e.Identity(x)
+    return e.Squeeze(x, e.const(np.array(axes)))
+
+
+# ------------------------------------------------------------------------------------------------ sums
+
+
+def operand_bits(x: ir.Value) -> int | None:
+    """How many bits the elements of `x` have if it was a narrower integer or boolean before it was cast."""
+    node = x.producer()
+    if node is None or node.op_type != "Cast" or node.inputs[0] is None or node.inputs[0].dtype is None:
+        return None
+    dtype = node.inputs[0].dtype
+    if dtype == ir.DataType.BOOL:
+        return 1
+    return dtype.bitwidth if dtype.is_integer() else None
+
+
+def is_small(x: ir.Value, axes: Sequence[int]) -> bool:
+    """Whether a sum cannot be so large that the runtime gets it wrong. (Masks are counted all the time.)"""
+    bits = operand_bits(x)
+    assert x.shape is not None
+    sizes = [x.shape[a] for a in axes]
+    if bits is None or x.dtype not in SUM_BITS or not all(isinstance(s, int) for s in sizes):
+        return bits == 1 and x.dtype in SUM_BITS  # no array has 2^31 elements
+    return bits + int(np.prod(sizes, dtype=object)).bit_length() < SUM_BITS[x.dtype]
+
+
+@expands("ReduceSum", INTEGERS)
+def reduce_sum(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    """A product with ones."""
+    x, axes = node.inputs[0], reduced_axes(node)
+    return None if is_small(x, axes) else [summed(e, node, x, axes)]
+
+
+@expands("ReduceSumSquare", INTEGERS)
+def reduce_sum_square(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    x = node.inputs[0]
+    return [summed(e, node, e.Mul(x, x, shape=x.shape), reduced_axes(node))]
+
+
+@expands("ReduceL1", INTEGERS)
+def reduce_l1(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    x = node.inputs[0]
+    return [summed(e, node, e.Abs(x, shape=x.shape), reduced_axes(node))]
+
+
+def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+    """The sum over `axes`, one after the other, the last one first."""
+    dims = list(x.shape)
+    if any(a < len(dims) - 2 for a in axes) and not set(axes) >= set(range(min(axes), len(dims))):
+        kept = [i for i in range(len(dims)) if i not in axes]
+        dims = [dims[i] for i in (*kept, *axes)]
+        x = e.Transpose(x, perm=[*kept, *axes], shape=dims)
+        positions = list(range(len(kept), len(dims)))
+    else:
+        positions = list(axes)
+    for axis in reversed(positions):
+        ones = ones_like_axis(e, x, axis)
+        is_last = axis == len(dims) - 1
+        del dims[axis]
+        x = e.MatMul(x, ones, shape=dims) if is_last else e.MatMul(ones, x, shape=dims)
+    if not axes:
+        return e.Identity(x)
+    if node.attributes.get_int("keepdims", 1):
+        x = e.Unsqueeze(x, e.const(np.array(axes)))
+    return x
+
+
+def ones_like_axis(e: Emitter, x: ir.Value, axis: int) -> ir.Value:
+    """As many ones as `x` has elements along an axis."""
+    size, dtype = x.shape[axis], x.dtype
+    if isinstance(size, int) and size <= 1024:
+        return e.const(np.ones(size, dtype.numpy()))
+    length = e.const(np.array([size])) if isinstance(size, int) else e.Shape(x, start=axis, end=axis + 1, shape=[1], dtype=INT64)
+    return e.Expand(e.const(np.array(1, dtype.numpy())), length, shape=[size])
+
+
+# ------------------------------------------------------------------------------------------------ products, extremes
+
+
+@expands("ReduceProd", INTEGERS)
+def reduce_prod(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    x, axes = node.inputs[0], reduced_axes(node)
+    for axis in axes:
+        x = scattered(e, x, axis, "mul", np.array(1, x.dtype.numpy()))
+    return [without_reduced(e, node, x, axes)]
+
+
+@expands("ReduceMax ReduceMin", "i64 u64")
+def reduce_extreme(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    """The element at the position of the extreme; where there may be none, the neutral element with all scattered onto it."""
+    x, axes = node.inputs[0], reduced_axes(node)
+    is_max = node.op_type == "ReduceMax"
+    limits = np.iinfo(x.dtype.numpy())
+    for axis in axes:
+        dims = list(x.shape)
+        size = dims[axis]
+        dims[axis] = 1
+        if isinstance(size, int) and size > 0:
+            position = e.emit("ArgMax" if is_max else "ArgMin", x, axis=axis, keepdims=1, shape=dims, dtype=INT64)
+            x = e.GatherElements(x, position, axis=axis, shape=dims)
+        else:
+            neutral = np.array(limits.min if is_max else limits.max, x.dtype.numpy())
+            x = scattered(e, x, axis, "max" if is_max else "min", neutral)
+    return [without_reduced(e, node, x, axes)]
+
+
+def scattered(e: Emitter, x: ir.Value, axis: int, reduction: str, neutral: np.ndarray) -> ir.Value:
+    """Reduce one axis to size 1 by scattering all its elements onto one neutral element."""
+    dims = list(x.shape)
+    sizes = e.Shape(x, shape=[len(dims)], dtype=INT64)
+    indices = e.Expand(e.const(np.array(0)), sizes, shape=dims)
+    dims[axis] = 1
+    parts = [
+        *([e.Shape(x, start=0, end=axis, shape=[axis], dtype=INT64)] if axis else []),
+        e.const(np.array([1])),
+        *([e.Shape(x, start=axis + 1, shape=[len(dims) - axis - 1], dtype=INT64)] if axis + 1 < len(dims) else []),
+    ]
+    target = e.Concat(*parts, axis=0, shape=[len(dims)]) if len(parts) > 1 else parts[0]
+    start = e.Expand(e.const(neutral), target, shape=dims)
+    return e.ScatterElements(start, indices, x, axis=axis, reduction=reduction, shape=dims)
