@@ -19,7 +19,7 @@ from jax2onnx.decompose import decompose
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
 from jax2onnx.loosen import loosen
-from jax2onnx.lower import LOWERINGS, Rule, lower
+from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
 from jax2onnx.naming import assign_names, final_names
 from jax2onnx.optimize import optimize
 from jax2onnx.specs import input_specs, needs_x64
@@ -102,12 +102,12 @@ def to_onnx(
         program = trace(fn, specs, input_params or {})
         names = final_names(program.input_names, input_names, program.output_names, output_names)
         live = compat.remove_dead_code(side_effects.drop(program.jaxpr))
-        to_core = functools.partial(decompose, core=rules, kept=lowerings or {})
+        to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
         core = to_core(live)
         if record_primitive_calls_file is not None:
             report.write_primitive_calls(live, record_primitive_calls_file)
         report.check_all_supported(core, rules)
-        model = lower(
+        model, write_out_composites = lower(
             core,
             input_names=names.inputs,
             output_names=names.outputs,
@@ -121,7 +121,7 @@ def to_onnx(
             outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),
             provenance_level=int(os.environ.get("JAX2ONNX_ENABLE_STACKTRACE_METADATA", "0") or 0),
         )
-    optimize(model)
+        optimize(model, write_out_composites)
     legalize(model, target)
     if loosen_internal_shapes or os.environ.get("JAX2ONNX_LOOSEN_INTERNAL_SHAPES") == "1":
         loosen(model)

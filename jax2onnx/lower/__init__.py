@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, Primitive
@@ -11,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     bitcast,
     calls,
+    composite,
     cond,
     conv,
     convert,
@@ -28,14 +30,22 @@ from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     while_loop,
     window,
 )
+from jax2onnx.lower.composite import COMPOSITES, write_out
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import LOWERINGS, Rule
 from jax2onnx.lower.session import Session
 
-__all__ = ["LOWERINGS", "Builder", "Rule", "Val", "lower"]
+__all__ = ["COMPOSITES", "LOWERINGS", "Builder", "Lowered", "Rule", "Val", "lower"]
 
 NHWC_TO_NCHW = (0, 3, 1, 2)
 NCHW_TO_NHWC = (0, 2, 3, 1)
+
+
+class Lowered(NamedTuple):
+    """A model, some of whose nodes may still be composites, and a function that writes those out."""
+
+    model: ir.Model
+    write_out_composites: Callable[[], int]
 
 
 def lower(
@@ -52,7 +62,7 @@ def lower(
     inputs_as_nchw: Sequence[int] = (),
     outputs_as_nchw: Sequence[int] = (),
     provenance_level: int = 0,
-) -> ir.Model:
+) -> Lowered:
     """The ONNX model of a core jaxpr: valid, every value with its shape and dtype, and not yet optimised.
 
     `constant_names` gives the name of the initializer of each constant that has one, by its position.
@@ -81,7 +91,8 @@ def lower(
     functions = list(session.functions.values())
     for function in functions:
         graph.opset_imports.setdefault(function.domain, 1)
-    return ir.Model(graph, ir_version=ir_version, producer_name="jax2onnx", functions=functions)
+    model = ir.Model(graph, ir_version=ir_version, producer_name="jax2onnx", functions=functions)
+    return Lowered(model, functools.partial(write_out, session, model))
 
 
 def _as_constant(constant: Any) -> Any:

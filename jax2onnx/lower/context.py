@@ -203,6 +203,14 @@ class Builder:
             root.constants[key] = self.session.constant(root, array, name)
         return root.constants[key]
 
+    def known(self, array: np.ndarray) -> Val:
+        """A computed array as a value. One that is the same everywhere is stored as a scalar, and expanded."""
+        if array.size <= 1 or not (array == array.flat[0]).all() or array.flat[0] == 0 and np.signbit(array).any():
+            return self.const(array)
+        value = self.full(array.shape, array.flat[0], array.dtype)
+        value.const = array
+        return value
+
     def full(self, shape: Sequence[Any], fill: Any, dtype: np.dtype) -> Val:
         """An array of `shape` filled with the scalar `fill`."""
         return self.expand(self.const(np.asarray(fill, dtype)), shape)

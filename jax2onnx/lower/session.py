@@ -68,7 +68,7 @@ class Session:
     def _lower_equation(self, g: Builder, eqn: Any, operands: list[Val]) -> Sequence[Val]:
         known = fold.evaluate(eqn, operands)
         if known is not None:
-            return [g.const(k) for k in known]
+            return [g.known(k) for k in known]
         results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
         if isinstance(results, Val):
             results = [results]

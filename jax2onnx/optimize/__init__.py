@@ -6,22 +6,32 @@ First the graph is tidied up and equal nodes become one, so that a formula has o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import onnx_ir as ir
 
-from jax2onnx.optimize import fold, normalization, simplify, softmax
-from jax2onnx.optimize.engine import Rewriter
+from jax2onnx.optimize import activations, fold, normalization, simplify, softmax
+from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 
 TIDY = [simplify.RULES, fold.RULES, normalization.MEANS]
-RECOGNISE = [softmax.RULES, normalization.RULES]
+RECOGNISE = [softmax.RULES, normalization.RULES, activations.RULES]
 
 
-def optimize(model: ir.Model) -> Counter[str]:
-    """Make `model` small and fast; what was done, and how often."""
+def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> Counter[str]:
+    """Make `model` small and fast; what was done, and how often.
+
+    `write_out_composites` replaces the nodes that were only there to be recognised as parts of a formula.
+    """
     counts: Counter[str] = Counter()
-    for rule_sets in (TIDY, [*TIDY, *RECOGNISE]):
-        counts += Rewriter(model, rule_sets).run()
+
+    def rewrite(rule_sets: list[RuleSet]) -> None:
+        counts.update(Rewriter(model, rule_sets).run())
         counts["share_equal_nodes"] += share_equal_nodes(model)
+
+    rewrite(TIDY)
+    rewrite([*TIDY, *RECOGNISE])
+    if write_out_composites():
+        rewrite(TIDY)
     remove_unused(model)
     return counts

@@ -81,8 +81,6 @@ class Rewriter:
             self._queued.add(node)
 
     def _visit(self, node: ir.Node) -> None:
-        if node.domain != "":
-            return
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
             self._remove(node)
             return
@@ -224,7 +222,7 @@ class Rewriter:
 def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """The node that makes `value` if it is of one of these operators."""
     node = value.producer() if value is not None else None
-    return node if node is not None and node.domain == "" and node.op_type in op_types else None
+    return node if node is not None and node.op_type in op_types else None
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:

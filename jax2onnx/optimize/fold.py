@@ -52,7 +52,6 @@ MOVES: dict[str, Callable[..., np.ndarray]] = {
 EXACT: dict[str, Callable[..., np.ndarray]] = {
     "Cast": lambda node, x: x.astype(node.outputs[0].dtype.numpy()),  # type: ignore[union-attr]
     "Concat": lambda node, *xs: np.concatenate(xs, attribute(node, "axis")),
-    "Expand": lambda node, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
     "Add": lambda node, a, b: a + b,
     "Sub": lambda node, a, b: a - b,
     "Mul": lambda node, a, b: a * b,

@@ -1,0 +1,209 @@
+"""Activation functions, recognised by their maths: Relu, Clip, Gelu, Softplus, Elu and relatives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, producer, scalar, splat
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+GELU_OPSET, MISH_OPSET, SWISH_OPSET = 20, 18, 24
+
+
+def operand_and_scalar(node: ir.Node | None) -> tuple[ir.Value, Any] | None:
+    """(x, c) if one operand of a commutative node is the same constant everywhere and the other is not."""
+    if node is None or len(node.inputs) != 2:
+        return None
+    for i in (0, 1):
+        c, x = splat(node.inputs[i]), node.inputs[1 - i]
+        if c is not None and x is not None and dims(x) == dims(node.outputs[0]):
+            return x, c
+    return None
+
+
+def factors(value: ir.Value | None) -> tuple[list[ir.Value], float]:
+    """A product as its factors that vary, and the product of its constant ones (divisors included)."""
+    node = producer(value, "Mul", "Div", "Neg")
+    if node is None or value is None:
+        return ([value], 1.0) if value is not None else ([], 1.0)
+    if node.op_type == "Neg":
+        varying, constant = factors(node.inputs[0])
+        return varying, -constant
+    left, right = node.inputs
+    assert left is not None and right is not None
+    if node.op_type == "Div":
+        divisor = splat(right)
+        if divisor is None:
+            return [value], 1.0
+        varying, constant = factors(left)
+        return varying, constant / float(divisor)
+    varying, constant = [], 1.0
+    for side in (left, right):
+        c = splat(side)
+        if c is not None:
+            constant *= float(c)
+        else:
+            inner, inner_constant = factors(side)
+            varying += inner
+            constant *= inner_constant
+    return varying, constant
+
+
+def is_close(a: float, b: float) -> bool:
+    """Equal up to the rounding of a float32 or bfloat16 constant."""
+    return math.isclose(a, b, rel_tol=2e-7)
+
+
+@rewrites("Max")
+def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """max(x, 0)."""
+    found = operand_and_scalar(node)
+    if found is None or found[1] != 0 or node.outputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        return None
+    return r.op("Relu", found[0], like=node.outputs[0])
+
+
+@rewrites("Mul")
+def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x * 0.5 * (1 + tanh(0.798 * (x + 0.0447 * x**3))), or x * 0.5 * (1 + erf(x / sqrt 2)), or with erfc."""
+    if r.opset < GELU_OPSET or _feeds_product(node):
+        return None
+    varying, constant = factors(node.outputs[0])
+    if len(varying) != 2 or not is_close(constant, 0.5):
+        return None
+    for x, gate in (varying, varying[::-1]):
+        kind = _gelu_gate(x, gate)
+        if kind is not None:
+            return r.op("Gelu", x, like=node.outputs[0], approximate=kind)
+    return None
+
+
+def _feeds_product(node: ir.Node) -> bool:
+    """Is the result only a factor of a larger product, which will be looked at as a whole?"""
+    y = node.outputs[0]
+    uses = y.uses()
+    return len(uses) == 1 and not y.is_graph_output() and next(iter(uses)).node.op_type == "Mul"
+
+
+def _gelu_gate(x: ir.Value, gate: ir.Value) -> str | None:
+    complement = producer(gate, "erfc")
+    if complement is not None:
+        varying, constant = factors(complement.inputs[0])
+        return "none" if varying == [x] and is_close(constant, -math.sqrt(0.5)) else None
+    one_more = operand_and_scalar(producer(gate, "Add"))
+    if one_more is None or one_more[1] != 1:
+        return None
+    error = producer(one_more[0], "Erf")
+    if error is not None:
+        varying, constant = factors(error.inputs[0])
+        return "none" if varying == [x] and is_close(constant, math.sqrt(0.5)) else None
+    tangent = producer(one_more[0], "Tanh")
+    if tangent is None:
+        return None
+    varying, constant = factors(tangent.inputs[0])
+    if len(varying) != 1 or not is_close(constant, math.sqrt(2 / math.pi)):
+        return None
+    inner = producer(varying[0], "Add")
+    if inner is None:
+        return None
+    for a, cubic in (tuple(inner.inputs), tuple(inner.inputs)[::-1]):
+        if a is x:
+            cube, weight = factors(cubic)
+            if is_close(weight, 0.044715) and _is_cube(cube, x):
+                return "tanh"
+    return None
+
+
+def _is_cube(cube: list[ir.Value], x: ir.Value) -> bool:
+    if len(cube) == 1:
+        power = producer(cube[0], "Pow")
+        return power is not None and power.inputs[0] is x and scalar(power.inputs[1]) == 3
+    return len(cube) == 3 and all(v is x for v in cube)
+
+
+@rewrites("Where")
+def recognise_softplus(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """max(x, 0) + log1p(exp(-|x|)), guarded against NaN as `jnp.logaddexp` does it."""
+    condition, on_nan, value = node.inputs
+    guard = producer(condition, "IsNaN", "Not")
+    if guard is None:
+        return None
+    if guard.op_type == "Not":
+        same = producer(guard.inputs[0], "Equal")
+        if same is None or same.inputs[0] is not same.inputs[1]:
+            return None
+        checked = same.inputs[0]
+    else:
+        checked = guard.inputs[0]
+    x = _softplus_operand(value)
+    if x is None or checked is not x:
+        return None
+    if on_nan is not x and operand_and_scalar(producer(on_nan, "Add")) not in ((x, 0), None):
+        return None
+    return r.op("Softplus", x, like=node.outputs[0])
+
+
+def _softplus_operand(value: ir.Value | None) -> ir.Value | None:
+    total = producer(value, "Add")
+    if total is None:
+        return None
+    for positive, rest in (tuple(total.inputs), tuple(total.inputs)[::-1]):
+        relu, log = producer(positive, "Relu"), producer(rest, "log1p")
+        exponential = producer(log.inputs[0], "Exp") if log is not None else None
+        negative = producer(exponential.inputs[0], "Neg") if exponential is not None else None
+        magnitude = producer(negative.inputs[0], "Abs") if negative is not None else None
+        if relu is not None and magnitude is not None and magnitude.inputs[0] is relu.inputs[0]:
+            return relu.inputs[0]
+    return None
+
+
+@rewrites("Where")
+def recognise_elu(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x where x > 0, alpha * expm1(x) elsewhere."""
+    condition, x, negative = node.inputs
+    above = producer(condition, "Greater")
+    if above is None or x is None or above.inputs[0] is not x or scalar(above.inputs[1]) != 0:
+        return None
+    varying, alpha = factors(negative)
+    grown = producer(varying[0], "expm1") if len(varying) == 1 else None
+    if grown is None or alpha <= 0:
+        return None
+    argument = grown.inputs[0]
+    inner = producer(argument, "Where")
+    if inner is not None and inner.inputs[0] is condition and splat(inner.inputs[1]) == 0:
+        argument = inner.inputs[2]
+    if argument is not x or float(np.float32(alpha)) != alpha:
+        return None
+    return r.op("Elu", x, like=node.outputs[0], alpha=None if alpha == 1 else alpha)
+
+
+@rewrites("Where")
+def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x where x >= 0, alpha * x elsewhere."""
+    condition, x, negative = node.inputs
+    above = producer(condition, "Greater", "GreaterOrEqual")
+    if above is None or x is None or above.inputs[0] is not x or scalar(above.inputs[1]) != 0:
+        return None
+    varying, alpha = factors(negative)
+    if varying != [x] or float(np.float32(alpha)) != alpha:
+        return None
+    return r.op("LeakyRelu", x, like=node.outputs[0], alpha=alpha)
+
+
+@rewrites("Mul")
+def recognise_mish(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x * tanh(softplus(x))."""
+    if r.opset < MISH_OPSET:
+        return None
+    for x, gate in (tuple(node.inputs), tuple(node.inputs)[::-1]):
+        tangent = producer(gate, "Tanh")
+        softplus = producer(tangent.inputs[0], "Softplus") if tangent is not None else None
+        if softplus is not None and softplus.inputs[0] is x:
+            return r.op("Mish", x, like=node.outputs[0])
+    return None
