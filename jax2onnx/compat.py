@@ -14,6 +14,7 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.interpreters import mlir, partial_eval
+from jax._src.lax import special
 from jax._src.lax import utils as lax_utils
 from jax._src.random import core as random_core
 from jax._src.random import prng, threefry2x32
@@ -153,6 +154,14 @@ def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     if sub_jaxprs(eqn.params):
         evaluate = jax.jit(evaluate)  # one compilation instead of one per equation inside
     return [np.asarray(r) for r in evaluate(*operands)]
+
+
+def evaluate_program(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+    """What JAX, compiled, computes for a program. Its constants are passed: weights must not end up in the compiled code.
+
+    Not public: evaluation of a jaxpr with constants of one's own.
+    """
+    return jax.jit(lambda consts, *args: core.eval_jaxpr(closed.jaxpr, consts, *args))(closed.consts, *operands)
 
 
 def with_equations(closed: ClosedJaxpr, eqns: Sequence[Any]) -> ClosedJaxpr:
@@ -302,3 +311,17 @@ def gamma_sampler(keys: Any, a: Any, *, log_space: bool) -> Any:
 def threefry(key1: Any, key2: Any, x1: Any, x2: Any) -> tuple[Any, Any]:
     """JAX's definition of the primitive `threefry2x32`, without a loop: its shifts are by constants then."""
     return threefry2x32._threefry2x32_lowering(key1, key2, x1, x2, use_rolled_loops=False)
+
+
+# XLA's digamma had no value at 0 before JAX 0.11.
+DIGAMMA_OF_ZERO = np.nan if jax.__version_info__ < (0, 11) else -np.inf
+
+
+def special_definitions() -> dict[core.Primitive, Callable[..., Any]]:
+    """JAX's own definitions of special functions, which iterate until they converge. They take the operands and `dtype`."""
+    return {
+        special.igamma_p: special.igamma_impl,
+        special.igammac_p: special.igammac_impl,
+        special.igamma_grad_a_p: special.igamma_grad_a_impl,
+        special.regularized_incomplete_beta_p: special.regularized_incomplete_beta_impl,
+    }

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import onnx
-from jax.extend.core import jaxpr_as_fun
 
 from . import compat
 from .errors import InputError, VerificationError
@@ -154,7 +153,7 @@ class _Pair:
         program = trace(self.fn, specs, self.input_params)
         values = [*arrays, *self._keyword_values(program)]
         values = [_as_jax(value, aval) for value, aval in zip(values, program.jaxpr.in_avals, strict=True)]
-        wanted = [_runtime().at_boundary(w) for w in jax.jit(jaxpr_as_fun(program.jaxpr))(*values)]
+        wanted = [_runtime().at_boundary(w) for w in compat.evaluate_program(program.jaxpr, values)]
         names = [value.name for value in self.session.get_outputs()]
         got = self._run_model(values, program.input_names)
         if len(got) != len(wanted):
