@@ -157,7 +157,7 @@ def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
 
 
 def evaluate_program(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
-    """What JAX, compiled, computes for a program. Its constants are passed: weights must not end up in the compiled code.
+    """What JAX, compiled, computes for a program. Its constants are passed, so that weights are not compiled in.
 
     Not public: evaluation of a jaxpr with constants of one's own.
     """
