@@ -85,7 +85,7 @@ def _value_difference(got: np.ndarray, want: np.ndarray, rtol: float, atol: floa
     return f"{count} of {same.size} values differ, worst at {at}: {got[at]!s} instead of {want[at]!s}{off}"
 
 
-# --- factorisations: eigenvectors, singular vectors and Q are not unique, what they multiply to is ---------------------
+# Factorisations: eigenvectors, singular vectors and Q are not unique, but what they multiply to is.
 
 Matrices = list[np.ndarray]
 
@@ -139,7 +139,7 @@ def _qr(a: np.ndarray, got: Matrices, want: Matrices) -> Claims:
 
 
 def _eig(a: np.ndarray, got: Matrices, want: Matrices) -> Claims:
-    """The eigenvalues come first, in no particular order, then left and right vectors, as far as they were asked for."""
+    """The eigenvalues come first, in no particular order, then left and right vectors if they were asked for."""
     w = got[0]
     claims: Claims = [("same eigenvalues", *_paired(w, want[0]))]
     adjoint = np.conj(np.swapaxes(a, -1, -2))

@@ -5,13 +5,13 @@ examples:
   python -m tests.conformance --group sort top_k               the cases of some groups
   python -m tests.conformance --match 'svd.*complex64'         cases whose full name matches
   python -m tests.conformance --sample 3                       3 cases of each group, the same each time
-  python -m tests.conformance --failed-from build/conformance/results.json
+  python -m tests.conformance --failed-from build/conformance/jax-0.10.2.json
                                                                those that were not ok in an earlier run
   python -m tests.conformance --match 'eigh.*50_50' --debug    in this process, with tracebacks, models kept
 
 Filters combine. Each case ends with one verdict: ok, convert (the export raised UnsupportedError), error (any other
-exception), check, load, run (the step that failed), wrong, timeout or crash. The exit code is 1 if a case is neither ok nor
-convert, 2 for wrong usage, else 0.
+exception), check, load or run (the step that failed), wrong, timeout or crash. The exit code is 1 if a case is neither
+ok nor convert, 2 for wrong usage, else 0.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def main() -> int:
     options = parser.parse_args()
 
     # Only now, so that --help is quick.
+    import jax
+
     from tests.conformance import cases, report
     from tests.conformance.judge import judge
     from tests.conformance.pool import judge_all
@@ -42,14 +44,14 @@ def main() -> int:
         return 0
     start = time.monotonic()
     if options.debug:
-        results = _debug(names, options.seed)
+        results = _debug(names, options.seed, options.dynamic)
     else:
-        judge_here = functools.partial(judge, seed=options.seed, cache=not options.no_cache)
+        judge_here = functools.partial(judge, seed=options.seed, cache=not options.no_cache, dynamic=options.dynamic)
         groups = {name: cases.load()[name].group_name for name in names}
         results = judge_all(groups, judge_here, workers=options.workers, timeout=options.timeout)
     run = report.finished(_with_progress(results, len(names)))
-    whole = len(names) == len(cases.load())
-    path = options.results or cases.BUILD / ("results.json" if whole else "partial.json")
+    whole = len(names) == len(cases.load()) and not options.dynamic
+    path = options.results or cases.BUILD / (f"jax-{jax.__version__}.json" if whole else "partial.json")
     report.save(run, path)
     if options.table:
         options.table.parent.mkdir(parents=True, exist_ok=True)
@@ -83,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
     how.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for each case (default: 60)")
     how.add_argument("--seed", type=int, default=0, metavar="N", help="for the arguments of the cases (default: 0)")
+    how.add_argument(
+        "--dynamic", action="store_true", help="pass arrays that cases hold fixed (as scatter's indices) as inputs"
+    )
     how.add_argument("--no-cache", action="store_true", help="compute JAX's results anew instead of keeping them")
     how.add_argument("--debug", action="store_true", help="no workers, no timeout; print tracebacks, keep the models")
     out = parser.add_argument_group("output")
@@ -90,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "--results",
         type=Path,
         metavar="FILE",
-        help="default: build/conformance/results.json; partial.json with a filter",
+        help="default: build/conformance/jax-VERSION.json, or partial.json with a filter",
     )
     out.add_argument("--table", type=Path, metavar="FILE", help="write the coverage table (docs/coverage.md)")
     out.add_argument(
@@ -147,7 +152,7 @@ def _with_progress(results: Iterator[Any], total: int) -> Iterator[Any]:
         yield result
 
 
-def _debug(names: list[str], seed: int) -> Iterator[Any]:
+def _debug(names: list[str], seed: int, dynamic: bool) -> Iterator[Any]:
     """Judge the cases here, say everything about each."""
     from tests.conformance import cases
     from tests.conformance.judge import judge
@@ -160,7 +165,7 @@ def _debug(names: list[str], seed: int) -> Iterator[Any]:
 
     for name in names:
         print(f"--- {name}")
-        result = judge(name, seed=seed, keep=keep, print_tracebacks=True)
+        result = judge(name, seed=seed, dynamic=dynamic, keep=keep, print_tracebacks=True)
         print(f"{result.verdict} {result.reason}")
         yield result
 

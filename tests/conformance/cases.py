@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import os
@@ -32,6 +33,17 @@ def load() -> dict[str, Any]:
     from jax._src.internal_test_util.test_harnesses import all_harnesses
 
     return {harness.fullname: harness for harness in all_harnesses if harness.filter("cpu")}
+
+
+def with_dynamic_arrays(harness: Any) -> Any:
+    """The case with arrays that it holds fixed, such as the indices of a scatter, as arguments."""
+    from jax._src.internal_test_util.test_harnesses import StaticArg
+
+    changed = copy.copy(harness)
+    changed.arg_descriptors = [
+        a.value if isinstance(a, StaticArg) and isinstance(a.value, np.ndarray) else a for a in harness.arg_descriptors
+    ]
+    return changed
 
 
 def arguments(harness: Any, seed: int) -> list[Any]:

@@ -6,15 +6,13 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx
 
 import jax2onnx
 from jax2onnx import compat, runtime
-from tests.compare import CONFORMANCE, FACTORISATIONS, difference, factorisation_difference
 from tests.conformance import cases
+from tests.conformance.open_results import case_difference
 from tests.helpers import check_valid
 
 # What each verdict means, from best to worst.
@@ -54,11 +52,12 @@ def judge(
     *,
     seed: int = 0,
     cache: bool = True,
+    dynamic: bool = False,
     keep: Callable[[str, onnx.ModelProto], None] = lambda name, model: None,
     print_tracebacks: bool = False,
 ) -> Result:
     """Run the case `name`. Calls `enter` with the name of each stage, and `keep` with the exported model."""
-    harness = cases.load()[name]
+    harness = cases.with_dynamic_arrays(cases.load()[name]) if dynamic else cases.load()[name]
     start = time.perf_counter()
     stage = "reference"
     export_seconds = 0.0
@@ -92,22 +91,14 @@ def judge(
         got = runtime.run(session, [runtime.at_boundary(x) for x in args])
 
         enter(stage := "compare")
-        message = _difference(harness.group_name, args, got, want)
+        message = case_difference(harness, args, got, want)
         return result("wrong", message) if message else result("ok")
     except jax2onnx.UnsupportedError as error:
         return result("convert" if stage == "export" else STAGES[stage], str(error))
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong in a case is that case's verdict
+    except Exception as error:  # whatever goes wrong in a case is that case's verdict
         if print_tracebacks:
             traceback.print_exc()
         return result(STAGES[stage], _describe(error, stage))
-
-
-def _difference(group: str, args: list[Any], got: list[np.ndarray], want: list[np.ndarray]) -> str | None:
-    if group in FACTORISATIONS:
-        a = np.asarray(args[0])
-        precision = np.finfo(a.dtype).dtype.name
-        return factorisation_difference(group, a, got, want, CONFORMANCE[precision])
-    return difference(got, want, tolerances=CONFORMANCE)
 
 
 def _describe(error: Exception, stage: str) -> str:
