@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from jax2onnx import sampling
+from jax2onnx import sampling, to_onnx
 from jax2onnx.errors import InputError, VerificationError
 from jax2onnx.specs import input_specs
 from jax2onnx.verify import allclose, difference, verify
@@ -232,3 +232,31 @@ def test_arrays_are_repeatable_and_of_the_right_type() -> None:
             np.testing.assert_array_equal(one, two)
         if jnp.issubdtype(spec.dtype, np.integer):
             assert np.all((one >= 0) & (one <= 9))
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (lambda z: z * (1 + 2j), ["c64[B]"]),
+        (lambda key: jax.random.bits(key, (3,)), ["key<fry>[]"]),
+        (lambda: jnp.arange(3.0), []),
+        (lambda x: x * 2 + 1, ["bf16[B,3]"]),
+        (lambda x, y: x * y, ["i32[3]", 2.5]),
+        (lambda tree: {"a": tree["x"] + 1, "b": (tree["y"], tree["x"])}, [{"x": ("B",), "y": "i32[B]"}]),
+        (jnp.sin, ["f64[B]"]),
+    ],
+    ids=["complex", "key", "no inputs", "bfloat16", "Python number", "pytree", "float64"],
+)
+def test_exports_can_be_verified_whatever_goes_in(fn: Any, inputs: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="jax2onnx"):
+        to_onnx(fn, inputs, verify=True)
+    assert "ONNX Runtime gives what JAX gives" in caplog.text
+    assert not jax.config.jax_enable_x64
+
+
+def test_verification_within_an_export_uses_its_layouts_and_parameters() -> None:
+    def fn(x: jax.Array, scale: float) -> jax.Array:
+        return x * jnp.arange(3.0) * scale
+
+    model = to_onnx(fn, [(1, 4, 5, 3)], {"scale": 2.0}, inputs_as_nchw=[0], outputs_as_nchw=[0], verify=True)
+    assert [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 4, 5]
