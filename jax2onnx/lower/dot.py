@@ -48,14 +48,17 @@ def _matrix(
 ) -> Val:
     """`x` as (*batch, rows, columns), the axes of each group merged into one.
 
-    Without batch axes, the rows of the left operand stay as they are: MatMul treats them as batches of vectors.
+    Without batch axes, the rows of the left operand stay as they are: MatMul treats them as batches of vectors. A vector
+    on either side stays one.
     """
     x = g.transpose(x, [*batch, *rows, *columns])
     shape = [x.shape[i] for i in range(len(batch))]
     row_dims = x.shape[len(batch) : len(batch) + len(rows)]
     column_dims = x.shape[len(batch) + len(rows) :]
-    if keep_rows and not batch and len(rows) > 1 and len(columns) == 1:
+    if not batch and (len(columns) == 1 and len(rows) != 1 if keep_rows else len(rows) == 1 and not columns):
         return x
+    if keep_rows and not batch and len(rows) > 1:
+        return g.reshape(x, (*row_dims, math.prod(column_dims)))
     return g.reshape(x, (*shape, math.prod(row_dims), math.prod(column_dims)))
 
 

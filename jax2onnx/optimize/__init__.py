@@ -10,12 +10,15 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from jax2onnx.optimize import activations, fold, normalization, simplify, softmax
+from jax2onnx.optimize import activations, fold, matmul, normalization, simplify, softmax, units
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 
 TIDY = [simplify.RULES, fold.RULES, normalization.MEANS]
+MOVE = [units.RULES, matmul.RULES]
 RECOGNISE = [softmax.RULES, normalization.RULES, activations.RULES]
+MAX_ROUNDS = 4
+"""One rule's result may be what another looks for, further away than the rewriter revisits."""
 
 
 def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> Counter[str]:
@@ -25,12 +28,17 @@ def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> 
     """
     counts: Counter[str] = Counter()
 
-    def rewrite(rule_sets: list[RuleSet]) -> None:
-        counts.update(Rewriter(model, rule_sets).run())
-        counts["share_equal_nodes"] += share_equal_nodes(model)
+    def rewrite(rule_sets: list[RuleSet]) -> int:
+        done = Rewriter(model, rule_sets).run()
+        done["share_equal_nodes"] = share_equal_nodes(model)
+        counts.update(done)
+        return done.total()
 
     rewrite(TIDY)
-    rewrite([*TIDY, *RECOGNISE])
+    rewrite([*TIDY, *MOVE])
+    for _ in range(MAX_ROUNDS):
+        if not rewrite([*TIDY, *MOVE, *RECOGNISE]):
+            break
     if write_out_composites():
         rewrite(TIDY)
     remove_unused(model)

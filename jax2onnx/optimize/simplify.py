@@ -102,9 +102,7 @@ def merge_reshapes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if dims(origin) == dims(y):
         return origin
     target = constant_shape(dims(origin), dims(y))
-    if target is None or len(x.uses()) > 1:
-        return None
-    return reshape(r, origin, y, target)
+    return None if target is None else reshape(r, origin, y, target)
 
 
 def constant_shape(old: tuple, new: tuple) -> list[int] | None:
@@ -132,7 +130,7 @@ def keep_reduced_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A reduction whose axes are put back as axes of size 1 can keep them, also through what is computed in between."""
     x, y = node.inputs[0], node.outputs[0]
     assert x is not None
-    if not _can_keep_axes(x, dims(y), dims(x)):
+    if scalar(x) is not None or not _can_keep_axes(x, dims(y), dims(x)):
         return None
     return _with_kept_axes(r, x, dims(y))
 
@@ -177,7 +175,7 @@ def broadcast_implicitly(r: Rewriter, node: ir.Node) -> ir.Value | None:
     for i, operand in enumerate(node.inputs):
         if operand is None:
             continue
-        smaller = _before_broadcast(operand)
+        smaller = _before_broadcast(operand, result)
         if smaller is None:
             continue
         others = [dims(v) for j, v in enumerate(node.inputs) if j != i and v is not None]
@@ -187,7 +185,7 @@ def broadcast_implicitly(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return node.outputs[0] if changed else None
 
 
-def _before_broadcast(value: ir.Value) -> ir.Value | None:
+def _before_broadcast(value: ir.Value, result: tuple) -> ir.Value | None:
     node = producer(value, "Expand", "Unsqueeze", "Reshape")
     if node is None:
         return None
@@ -197,7 +195,10 @@ def _before_broadcast(value: ir.Value) -> ir.Value | None:
         return source
     old, new = dims(source), dims(value)
     extra = len(new) - len(old)
-    return source if extra > 0 and new == (1,) * extra + old else None
+    if extra <= 0 or new != (1,) * extra + old:
+        return None
+    # Where the result has such an axis too, `units.lower_rank` takes it from all operands at once.
+    return None if result[:1] == (1,) else source
 
 
 def _broadcast(shapes: list[tuple]) -> tuple | None:

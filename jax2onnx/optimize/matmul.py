@@ -1,0 +1,106 @@
+"""Matrix products: transposes that a product can absorb or do without."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, only_user, producer
+from jax2onnx.optimize.simplify import constant_shape, reshape
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+
+def _swaps_last_two(node: ir.Node | None) -> bool:
+    if node is None:
+        return False
+    perm = list(attribute(node, "perm"))
+    return len(perm) >= 2 and perm == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]
+
+
+def _swapped(perm: list[int]) -> list[int]:
+    return [*perm[:-2], perm[-1], perm[-2]]
+
+
+@rewrites("Transpose")
+def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(A' B')' = B A, where primes swap the last two axes: with a transposed right operand, one Transpose less."""
+    product, y = node.inputs[0], node.outputs[0]
+    matmul = producer(product, "MatMul")
+    if matmul is None or product is None or len(product.uses()) != 1 or product.is_graph_output():
+        return None
+    a, b = matmul.inputs
+    assert a is not None and b is not None
+    right, left = producer(b, "Transpose"), producer(a, "Transpose")
+    if not _swaps_last_two(right) or right is None or len(dims(a)) != len(dims(b)):
+        return None
+    first = right.inputs[0]
+    if left is not None:
+        source, perm = left.inputs[0], _swapped(list(attribute(left, "perm")))
+    else:
+        source, perm = a, _swapped(list(range(len(dims(a)))))
+    assert source is not None
+    second = source
+    if perm != sorted(perm):
+        second = r.op("Transpose", source, like=a, shape=[*dims(a)[:-2], dims(a)[-1], dims(a)[-2]], perm=perm)
+    shape = dims(product)
+    turned = r.op("MatMul", first, second, like=product, shape=[*shape[:-2], shape[-1], shape[-2]])
+    outer = [i if i < len(shape) - 2 else 2 * len(shape) - 3 - i for i in attribute(node, "perm")]
+    if outer == sorted(outer):
+        return turned
+    return r.op("Transpose", turned, like=y, perm=outer)
+
+
+@rewrites("Reshape")
+def keep_rows_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """reshape(reshape(x) @ w) where the reshapes only merge and split the rows: x @ w.
+
+    MatMul takes rows in any number of axes.
+    """
+    product, y = node.inputs[0], node.outputs[0]
+    matmul = producer(product, "MatMul")
+    if matmul is None or product is None or only_user(product) is None:
+        return None
+    a, w = matmul.inputs
+    inner = producer(a, "Reshape")
+    if inner is None or w is None or len(dims(w)) != 2:
+        return None
+    x = inner.inputs[0]
+    assert x is not None
+    if dims(x)[-1] != dims(w)[0] or dims(y) != (*dims(x)[:-1], dims(w)[1]):
+        return None
+    return r.op("MatMul", x, w, like=y)
+
+
+@rewrites("Add")
+def add_bias_before_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """reshape(x) + bias = reshape(x + bias) where the reshape splits the last axis, which is all that the bias has.
+
+    The bias then follows its product directly, as runtimes like it.
+    """
+    for outer, bias in (tuple(node.inputs), tuple(node.inputs)[::-1]):
+        split = producer(outer, "Reshape")
+        known = constant(bias)
+        if split is None or known is None or outer is None or only_user(outer) is None:
+            continue
+        x = split.inputs[0]
+        assert x is not None
+        if producer(x, "MatMul") is None or dims(outer) != dims(node.outputs[0]):
+            continue
+        rank = len(dims(x)) - 1
+        tail = dims(outer)[rank:]
+        if dims(x)[:-1] != dims(outer)[:rank] or not all(isinstance(d, int) for d in tail):
+            continue
+        shape = known.shape
+        while len(shape) > len(tail) and shape[0] == 1:
+            shape = shape[1:]
+        if shape != tail or math.prod(shape) != dims(x)[-1]:
+            continue
+        target = constant_shape(dims(x), dims(outer))
+        if target is None:
+            continue
+        total = r.op("Add", x, r.const(known.reshape(-1)), like=x)
+        return reshape(r, total, node.outputs[0], target)
+    return None

@@ -1,0 +1,209 @@
+"""Reshapes that only add or remove axes of size 1 move towards the results, where they meet others and cancel.
+
+Batching and einsum leave many of them: an axis of size 1 is added, moved by a Transpose, carried through a softmax, and
+removed again. What lies between works as well without the axis.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, axes_of, constant, dims, producer, scalar
+from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, constant_shape, reshape
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+UNARY = (
+    "Abs Neg Exp Log Sin Cos Tanh Sqrt Reciprocal Floor Ceil Round Sign Erf Sigmoid Relu Not Cast Gelu Softplus Elu"
+    " LeakyRelu HardSigmoid HardSwish Mish IsNaN log1p expm1 erfc"
+).split()
+BINARY = "Add Sub Mul Div Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where".split()
+
+
+def unit_reshape(value: ir.Value | None) -> ir.Value | None:
+    """x if `value` is x with axes of size 1 added or removed (and nothing else uses it)."""
+    node = producer(value, *RESHAPES)
+    if node is None or value is None or len(value.uses()) != 1 or value.is_graph_output():
+        return None
+    x = node.inputs[0]
+    assert x is not None
+    return x if _core(dims(x)) == _core(dims(value)) else None
+
+
+def _core(shape: Dims) -> Dims:
+    return tuple(d for d in shape if d != 1)
+
+
+def _reshaped(r: Rewriter, x: ir.Value, like: ir.Value) -> ir.Value | None:
+    if dims(x) == dims(like):
+        return x
+    target = constant_shape(dims(x), dims(like))
+    return None if target is None else reshape(r, x, like, target)
+
+
+def _axis_map(outer: Dims, inner: Dims) -> dict[int, int]:
+    """Which axis of `inner` each axis of `outer` that is not 1 stands for."""
+    kept = [i for i, d in enumerate(inner) if d != 1]
+    return dict(zip((i for i, d in enumerate(outer) if d != 1), kept, strict=True))
+
+
+@rewrites("Transpose")
+def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Permute the axes that matter; those of size 1 stay where they are."""
+    outer, y = node.inputs[0], node.outputs[0]
+    x = unit_reshape(outer)
+    if x is None or outer is None or constant_shape(dims(x), dims(y)) is None:
+        return None
+    axes = _axis_map(dims(outer), dims(x))
+    moved = iter(axes[i] for i in attribute(node, "perm") if i in axes)
+    perm = [i if d == 1 else next(moved) for i, d in enumerate(dims(x))]
+    inner = x
+    if perm != sorted(perm):
+        inner = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
+    return _reshaped(r, inner, y)
+
+
+@rewrites(*UNARY)
+def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """f(reshape(x)) = reshape(f(x))."""
+    x, y = unit_reshape(node.inputs[0]), node.outputs[0]
+    if x is None or node.domain or constant_shape(dims(x), dims(y)) is None:
+        return None
+    attributes = {name: a.value for name, a in node.attributes.items()}
+    inner = r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes)
+    return _reshaped(r, inner, y)
+
+
+@rewrites("Softmax", "LogSoftmax")
+def move_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A softmax over an axis that both shapes have."""
+    outer, y = node.inputs[0], node.outputs[0]
+    x = unit_reshape(outer)
+    if x is None or outer is None or constant_shape(dims(x), dims(y)) is None:
+        return None
+    axis = attribute(node, "axis", -1) % len(dims(outer))
+    axes = _axis_map(dims(outer), dims(x))
+    if axis not in axes:
+        return None
+    last = axes[axis] == len(dims(x)) - 1
+    inner = r.op(node.op_type, x, like=y, shape=dims(x), axis=-1 if last else axes[axis])
+    return _reshaped(r, inner, y)
+
+
+@rewrites(*BINARY)
+def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Several operands: those that vary were reshaped alike, the others are constants that can follow."""
+    y = node.outputs[0]
+    inner_shape: Dims | None = None
+    for operand in node.inputs:
+        x = unit_reshape(operand)
+        if x is not None and operand is not None and dims(operand) == dims(y):
+            inner_shape = dims(x)
+            break
+    if inner_shape is None or constant_shape(inner_shape, dims(y)) is None:
+        return None
+    operands = [_inner_operand(r, operand, dims(y), inner_shape) for operand in node.inputs]
+    if any(o is None for o in operands):
+        return None
+    inner = r.op(node.op_type, *operands, like=y, shape=inner_shape)
+    return _reshaped(r, inner, y)
+
+
+def _inner_operand(r: Rewriter, operand: ir.Value | None, outer: Dims, inner: Dims) -> ir.Value | None:
+    if operand is None or scalar(operand) is not None:
+        return operand
+    x = unit_reshape(operand)
+    if x is not None and dims(operand) == outer and dims(x) == inner:
+        return x
+    # Its axes are those of `outer`, aligned at the end; which of `inner` are they?
+    shape = (1,) * (len(outer) - len(dims(operand))) + dims(operand)
+    axes = _axis_map(outer, inner)
+    if any(size != 1 and i not in axes for i, size in enumerate(shape)):
+        return None
+    new: list[int | str] = [1] * len(inner)
+    for i, size in enumerate(shape):
+        if i in axes:
+            new[axes[i]] = size
+    if _without_leading_ones(tuple(new)) == _without_leading_ones(dims(operand)) and len(dims(operand)) <= len(inner):
+        return operand
+    known = constant(operand)
+    return r.const(known.reshape(new)) if known is not None and known.nbytes <= 1 << 16 else None  # type: ignore[arg-type]
+
+
+def _without_leading_ones(shape: Dims) -> Dims:
+    start = next((i for i, d in enumerate(shape) if d != 1), len(shape))
+    return shape[start:]
+
+
+@rewrites(*BINARY)
+def lower_rank(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Leading axes of size 1 are left out of the operands, and added to the result."""
+    y = node.outputs[0]
+    extra = len(dims(y)) - len(_without_leading_ones(dims(y)))
+    if not extra:
+        return None
+    sources = [_before_leading_ones(v) for v in node.inputs if v is not None]
+    rank = max(len(shape) for _, shape in sources)
+    if rank >= len(dims(y)):
+        return None
+    shape = dims(y)[len(dims(y)) - rank :]
+    if constant_shape(shape, dims(y)) is None:
+        return None
+    operands = []
+    for value, own in sources:
+        if len(own) < len(dims(value)):
+            known = constant(value)
+            assert known is not None
+            value = r.const(known.reshape(own))  # type: ignore[arg-type]
+        operands.append(value)
+    return _reshaped(r, r.op(node.op_type, *operands, like=y, shape=shape), y)
+
+
+def _before_leading_ones(value: ir.Value) -> tuple[ir.Value, Dims]:
+    """A value without leading axes of size 1, and its shape; a constant still has to be reshaped to it."""
+    node = producer(value, *RESHAPES)
+    if node is not None and node.inputs[0] is not None:
+        shape = dims(node.inputs[0])
+        if len(shape) < len(dims(value)) and dims(value) == (1,) * (len(dims(value)) - len(shape)) + shape:
+            return node.inputs[0], shape
+    if value.const_value is not None and value.const_value.nbytes <= 1 << 16:
+        return value, _without_leading_ones(dims(value))
+    return value, dims(value)
+
+
+@rewrites(*REDUCTIONS)
+def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Reduce the axes that matter; one of size 1 needs no reduction (all of these give back their only element)."""
+    outer, y, axes = node.inputs[0], node.outputs[0], axes_of(node)
+    inner = producer(outer, *RESHAPES)
+    if inner is None or outer is None or axes is None or node.op_type == "ReduceL2":
+        return None
+    x = inner.inputs[0]
+    assert x is not None
+    if _core(dims(x)) != _core(dims(outer)) or not axes:
+        return None
+    rank = len(dims(outer))
+    table = _axis_map(dims(outer), dims(x))
+    mapped = sorted(table[a % rank] for a in axes if a % rank in table)
+    if not mapped or dims(x) == dims(outer):
+        return None
+    shape = [1 if i in mapped else d for i, d in enumerate(dims(x))]
+    if constant_shape(tuple(shape), dims(y)) is None:
+        return None
+    if attribute(node, "axes") is not None:
+        reduced = r.op(node.op_type, x, like=y, shape=shape, axes=mapped, keepdims=1)
+    else:
+        reduced = r.op(node.op_type, x, r.const(mapped, np.int64), like=y, shape=shape, keepdims=1)
+    return _reshaped(r, reduced, y)
+
+
+@rewrites("Reshape", "Squeeze", "Unsqueeze")
+def merge_with_inner_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A reshape of a unit reshape needs no unit reshape."""
+    outer, y = node.inputs[0], node.outputs[0]
+    x = unit_reshape(outer)
+    if x is None or dims(x) == dims(y):
+        return x
+    return _reshaped(r, x, y)
