@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from jax2onnx.optimize import activations, fold, matmul, normalization, simplify, softmax, units
+from jax2onnx.optimize import activations, convolution, fold, layout, matmul, normalization, simplify, softmax, units
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 
 TIDY = [simplify.RULES, fold.RULES, normalization.MEANS]
-MOVE = [units.RULES, matmul.RULES]
-RECOGNISE = [softmax.RULES, normalization.RULES, activations.RULES]
+MOVE = [units.RULES, layout.RULES, matmul.RULES]
+RECOGNISE = [softmax.RULES, normalization.RULES, activations.RULES, convolution.RULES]
 MAX_ROUNDS = 4
 """One rule's result may be what another looks for, further away than the rewriter revisits."""
 

@@ -104,3 +104,20 @@ def add_bias_before_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
         total = r.op("Add", x, r.const(known.reshape(-1)), like=x)
         return reshape(r, total, node.outputs[0], target)
     return None
+
+
+@rewrites("Add")
+def recognise_gemm(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """a @ b + bias of matrices."""
+    for product, bias in (tuple(node.inputs), tuple(node.inputs)[::-1]):
+        matmul = producer(product, "MatMul")
+        if matmul is None or product is None or bias is None or only_user(product) is None:
+            continue
+        a, b = matmul.inputs
+        if a is None or b is None or len(dims(a)) != 2 or len(dims(b)) != 2:
+            continue
+        columns = dims(product)[1:]
+        if dims(bias) not in (columns, (1, *columns)) or product.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+            continue
+        return r.op("Gemm", a, b, bias, like=node.outputs[0])
+    return None

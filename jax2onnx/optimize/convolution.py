@@ -1,0 +1,140 @@
+"""What surrounds a convolution and can be part of it: padding, a bias, a factor per channel (batch norm in inference)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, integers, only_user, producer, scalar
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+def _per_channel(value: ir.Value | None, rank: int, channels: int | str) -> np.ndarray | None:
+    """The vector in a constant that has one number per channel of a (batch, channels, space...) value."""
+    known = constant(value)
+    if known is None or known.ndim > rank or not isinstance(channels, int):
+        return None
+    shape = (1,) * (rank - known.ndim) + known.shape
+    if any(d != 1 for i, d in enumerate(shape) if i != 1) or shape[1] not in (1, channels):
+        return None
+    return np.broadcast_to(known.reshape(-1), (channels,))
+
+
+def _convolution(value: ir.Value | None) -> ir.Node | None:
+    node = producer(value, *CONVOLUTIONS)
+    if node is None or value is None or only_user(value) is None or constant(node.inputs[1]) is None:
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return node if bias is None or constant(bias) is not None else None
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: a.value for name, a in node.attributes.items()}
+
+
+def _bias(node: ir.Node) -> np.ndarray | None:
+    return constant(node.inputs[2]) if len(node.inputs) > 2 else None
+
+
+@rewrites("Add", "Sub")
+def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """conv(x) + b, conv(x) - b."""
+    sides = [(0, 1)] if node.op_type == "Sub" else [(0, 1), (1, 0)]
+    for i, j in sides:
+        conv = _convolution(node.inputs[i])
+        if conv is None or dims(node.outputs[0]) != dims(conv.outputs[0]):
+            continue
+        shape = dims(conv.outputs[0])
+        shift = _per_channel(node.inputs[j], len(shape), shape[1])
+        if shift is None:
+            continue
+        old = _bias(conv)
+        shift = -shift if node.op_type == "Sub" else shift
+        bias = r.const(shift if old is None else old + shift)
+        return r.op(conv.op_type, conv.inputs[0], conv.inputs[1], bias, like=node.outputs[0], **_attributes(conv))
+    return None
+
+
+@rewrites("Mul", "Div")
+def scale_kernel(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """conv(x) * s: the kernel and the bias are scaled instead."""
+    for i, j in ((0, 1), (1, 0))[: 1 if node.op_type == "Div" else 2]:
+        conv = _convolution(node.inputs[i])
+        if conv is None or dims(node.outputs[0]) != dims(conv.outputs[0]):
+            continue
+        shape = dims(conv.outputs[0])
+        scale = _per_channel(node.inputs[j], len(shape), shape[1])
+        kernel = conv.inputs[1]
+        if scale is None or kernel is None or (conv.op_type == "ConvTranspose" and attribute(conv, "group", 1) != 1):
+            continue
+        scale = 1 / scale if node.op_type == "Div" else scale
+        old = _bias(conv)
+        operands = [conv.inputs[0], _scaled(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)]
+        if old is not None:
+            operands.append(r.const(old * scale))
+        return r.op(conv.op_type, *operands, like=node.outputs[0], **_attributes(conv))
+    return None
+
+
+def _scaled(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.Value:
+    """A kernel with a factor per output channel, multiplied when it is written."""
+    tensor = kernel.const_value
+    assert tensor is not None
+    rank = len(dims(kernel))
+    factor = np.ascontiguousarray(scale).reshape([-1 if i == axis else 1 for i in range(rank)])
+
+    def read(read_kernel: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
+        return ir.tensor(read_kernel() * factor)
+
+    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=kernel.name)
+
+
+@rewrites("Conv", "MaxPool", "AveragePool")
+def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A Pad of the spatial axes with what the operator pads with anyway: zeros, or -inf for a maximum."""
+    pad = producer(node.inputs[0], "Pad")
+    if pad is None or attribute(pad, "mode", "constant") != "constant" or len(pad.inputs) > 3:
+        return None
+    pads = integers(pad.inputs[1])
+    value = scalar(pad.inputs[2]) if len(pad.inputs) > 2 else np.float32(0)
+    wanted = -np.inf if node.op_type == "MaxPool" else 0
+    if pads is None or value is None or value != wanted or min(pads) < 0:
+        return None
+    rank = len(pads) // 2
+    low, high = pads[:rank], pads[rank:]
+    if any(low[:2]) or any(high[:2]):
+        return None
+    attributes = _attributes(node)
+    old = attributes.get("pads", [0] * (2 * (rank - 2)))
+    merged = [a + b for a, b in zip(old, [*low[2:], *high[2:]], strict=True)]
+    if node.op_type != "Conv":
+        if node.op_type == "AveragePool" and not attributes.get("count_include_pad") and any(old):
+            return None
+        if any(p >= k for p, k in zip(merged, [*attributes["kernel_shape"]] * 2, strict=True)):
+            return None
+        if node.op_type == "AveragePool":
+            attributes["count_include_pad"] = 1
+    attributes["pads"] = merged
+    return r.op(node.op_type, pad.inputs[0], *node.inputs[1:], like=node.outputs[0], **attributes)
+
+
+@rewrites("Div", "Mul")
+def average_of_window(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A sum over windows (the average times their size) divided by their size."""
+    if node.op_type != "Div":
+        return None
+    size = scalar(node.inputs[1])
+    total = producer(node.inputs[0], "Mul")
+    if size is None or total is None:
+        return None
+    for i in (0, 1):
+        if scalar(total.inputs[i]) == size and producer(total.inputs[1 - i], "AveragePool") is not None:
+            return total.inputs[1 - i]
+    return None
