@@ -21,7 +21,7 @@ from jax.interpreters import mlir
 
 from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
-from jax2onnx.decompose.special_elementary import sign_bit_as_one
+from jax2onnx.decompose.special_elementary import real_operands, sign_bit_as_one
 
 
 def with_64_bits(fn: Callable) -> Callable:
@@ -120,7 +120,7 @@ def order_by(keys: Sequence[Array], axis: int, k: Any, descending: bool = False)
     return take_along(order, order_by(others, axis, k, descending), axis)
 
 
-@decomposes(lax.sort_p)
+@decomposes(lax.sort_p, when=real_operands)
 @with_64_bits
 def sort(*operands: Array, dimension: int, num_keys: int, **_) -> list[Array]:
     """Sort all operands by the first `num_keys` of them."""

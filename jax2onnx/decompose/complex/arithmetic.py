@@ -8,7 +8,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives as P
 
-from jax2onnx.decompose.complex.pairs import Complex, on_complex, where
+from jax2onnx.decompose.complex.pairs import RULES, Complex, on_complex, spread, where
+from jax2onnx.decompose.complex.structural import mul
+from jax2onnx.decompose.registry import decomposes
+from jax2onnx.decompose.scatter import scatter_windows_in_order
 
 
 def modulus(re: Any, im: Any) -> Any:
@@ -38,9 +41,101 @@ def ne(a: Complex, b: Complex) -> Any:
 @on_complex(P.div_p)
 def div(a: Complex, b: Complex) -> Complex:
     """Smith's algorithm: multiply by the conjugate of the denominator, scaled by its larger part."""
-    large = where(lax.abs(b.re) >= lax.abs(b.im), b.re, b.im)
-    # x / 0 is infinite, and x / inf is 0.
-    degenerate = (large == 0) | (lax.abs(large) == np.inf)
-    re, im = where(degenerate, 1, b.re / large), where(degenerate, 0, b.im / large)
-    scale = where(degenerate, large, b.re * re + b.im * im)
+    x, y = lax.abs(b.re), lax.abs(b.im)
+    large = where(x >= y, b.re, b.im)
+    zero, infinite = lax.max(x, y) == 0, (x == np.inf) | (y == np.inf)
+    re, im = where(zero | infinite, 1, b.re / large), where(zero | infinite, 0, b.im / large)
+    scale = where(infinite, np.inf, where(zero, large, b.re * re + b.im * im))
     return Complex((a.re * re + a.im * im) / scale, (a.im * re - a.re * im) / scale)
+
+
+def negative(x: Any) -> Any:
+    """Whether the sign bit is set: also for -0."""
+    return where(x == 0, 1 / x, x) < 0
+
+
+@on_complex(P.sign_p)
+def sign(z: Complex) -> Complex:
+    size = modulus(z.re, z.im)
+    zero = size == 0
+    return Complex(where(zero, z.re, z.re / size), where(zero, z.im, z.im / size))
+
+
+@on_complex(P.square_p)
+def square(z: Complex) -> Complex:
+    return Complex((z.re - z.im) * (z.re + z.im), 2 * z.re * z.im)
+
+
+def one_like(z: Complex) -> Complex:
+    return Complex(lax.full_like(z.re, 1), lax.full_like(z.im, 0))
+
+
+@on_complex(P.integer_pow_p)
+def integer_pow(z: Complex, *, y: int) -> Complex:
+    """By repeated squaring."""
+    result, power = None, abs(y)
+    while power:
+        if power % 2:
+            result = z if result is None else mul(result, z)
+        power //= 2
+        if power:
+            z = mul(z, z)
+    if result is None:
+        return one_like(z)
+    return div(one_like(result), result) if y < 0 else result
+
+
+@on_complex(P.max_p)
+def max_(a: Complex, b: Complex) -> Complex:
+    return _extremum(lax.gt, a, b)
+
+
+@on_complex(P.min_p)
+def min_(a: Complex, b: Complex) -> Complex:
+    return _extremum(lax.lt, a, b)
+
+
+def _extremum(better: Any, a: Complex, b: Complex) -> Complex:
+    """Real parts are compared first, then imaginary parts."""
+    a_re, a_im, b_re, b_im = spread(a.re, a.im, b.re, b.im)
+    first = where(a_re == b_re, better(a_im, b_im), better(a_re, b_re))
+    return where(first, Complex(a_re, a_im), Complex(b_re, b_im))
+
+
+@on_complex(P.clamp_p)
+def clamp(low: Complex, z: Complex, high: Complex) -> Complex:
+    return min_(max_(z, low), high)
+
+
+def _reduction(combine: Any, start: float) -> Any:
+    def rule(z: Complex, *, axes: tuple, **_: Any) -> Complex:
+        init = Complex(lax.full_like(z.re, start, shape=()), lax.full_like(z.im, 0, shape=()))
+        return Complex(*lax.reduce(tuple(z), tuple(init), lambda a, b: tuple(combine(Complex(*a), Complex(*b))), axes))
+
+    return rule
+
+
+RULES[P.reduce_prod_p] = _reduction(mul, 1)
+RULES[P.reduce_max_p] = _reduction(max_, -np.inf)
+RULES[P.reduce_min_p] = _reduction(min_, np.inf)
+
+
+# Several updates may be for one element: they are taken one after the other.
+
+
+def _is_complex(avals: Any, params: Any) -> bool:
+    return np.issubdtype(avals[0].dtype, np.complexfloating)
+
+
+def _scatter_in_order(combine: Any) -> Any:
+    def scatter(operand: Any, indices: Any, updates: Any, *, dimension_numbers: Any, mode: Any, unique_indices: bool,
+                **_: Any) -> Any:  # fmt: skip
+        return scatter_windows_in_order(combine, operand, indices, updates, dimension_numbers=dimension_numbers,
+                                        mode=mode, unique_indices=unique_indices)  # fmt: skip
+
+    return scatter
+
+
+decomposes(P.scatter_mul_p, when=_is_complex)(_scatter_in_order(lax.mul))
+decomposes(P.scatter_max_p, when=_is_complex)(_scatter_in_order(lax.max))
+decomposes(P.scatter_min_p, when=_is_complex)(_scatter_in_order(lax.min))

@@ -81,16 +81,29 @@ def sort(*operands: Any, dimension: int, is_stable: bool, num_keys: int) -> list
     return [Complex(next(rest), next(rest)) if isinstance(x, Complex) else next(rest) for x in operands]
 
 
+@on_complex(P.bitcast_convert_type_p)
+def bitcast_convert_type(z: Complex, **_: Any) -> Complex:
+    """JAX allows this only between equal complex types."""
+    return z
+
+
 @on_complex(P.dot_general_p)
 def dot_general(a: Any, b: Any, *, preferred_element_type: Any, **params: Any) -> Complex:
-    dot = partial(P.dot_general_p.bind, preferred_element_type=real_dtype(preferred_element_type), **params)
-    return bilinear(dot, a, b)
+    dtype = real_dtype(preferred_element_type)
+    product = bilinear(partial(P.dot_general_p.bind, preferred_element_type=dtype, **params), a, b)
+    if dtype is None:  # float64 times complex64 is complex64 to JAX
+        dtype = np.result_type(*(x.re.dtype for x in (a, b) if isinstance(x, Complex)))
+    return partwise(lambda part: lax.convert_element_type(part, dtype), product)
 
 
 @on_complex(P.conv_general_dilated_p)
-def conv_general_dilated(a: Any, b: Any, *, preferred_element_type: Any, **params: Any) -> Complex:
-    conv = partial(P.conv_general_dilated_p.bind, preferred_element_type=real_dtype(preferred_element_type), **params)
-    return bilinear(conv, a, b)
+def conv_general_dilated(a: Complex, b: Complex, *, preferred_element_type: Any, **params: Any) -> Complex:
+    """With three real convolutions, as JAX does it."""
+    dtype = real_dtype(preferred_element_type)
+    conv = partial(P.conv_general_dilated_p.bind, preferred_element_type=dtype, **params)
+    shared = conv(lax.add(a.re, a.im), b.re)
+    re = lax.sub(shared, conv(a.im, lax.add(b.re, b.im)))
+    return Complex(re, lax.add(shared, conv(a.re, lax.sub(b.im, b.re))))
 
 
 def bilinear(product: Any, a: Any, b: Any) -> Complex:
@@ -134,3 +147,4 @@ def _scatter(scatter: Any) -> Any:
 
 RULES[P.scatter_p] = _scatter(lax.scatter)
 RULES[P.scatter_add_p] = _scatter(lax.scatter_add)
+RULES[lax.scatter_sub_p] = _scatter(lax.scatter_sub)
