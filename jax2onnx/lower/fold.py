@@ -74,6 +74,8 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
     lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
 }
 
+DIMENSIONS = compat.primitives("dim_as_value")
+
 
 def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     """The results of an equation if its operands are known and its results small, else None."""
@@ -100,8 +102,10 @@ def _ends_soon(eqn: Any) -> bool:
 
 
 def _steps(eqn: Any) -> float:
-    """How many equations are evaluated for one."""
-    if eqn.primitive is lax.while_p:
+    """How many equations are evaluated for one. Never ending: what depends on the size of a symbolic dimension."""
+    if eqn.primitive is lax.while_p or eqn.primitive in DIMENSIONS:
+        return np.inf
+    if not all(isinstance(d, int) for v in eqn.outvars for d in getattr(v.aval, "shape", ())):
         return np.inf
     length = eqn.params["length"] if eqn.primitive is lax.scan_p else 1
     inner = sum(_steps(e) for sub in compat.sub_jaxprs(eqn.params) for e in sub.jaxpr.eqns)

@@ -1,0 +1,177 @@
+"""`gather`: windows read from an operand, as Slice, Gather, GatherElements or GatherND."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2onnx import compat
+from jax2onnx.errors import UnsupportedError
+from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.indexing import (
+    MODES,
+    Ints,
+    Windows,
+    add,
+    arrange,
+    as_val,
+    coordinates,
+    counter,
+    is_one,
+    is_small_grid,
+    locate,
+    positions,
+    product,
+    strides,
+)
+from jax2onnx.lower.registry import lowers
+
+Labelled = tuple[Val, list[int]]
+"""A value and what its axes are: `a` for an axis of the operand, `~i` for one of the batch."""
+
+
+@lowers(lax.gather_p)
+def gather(
+    g: Builder,
+    x: Val,
+    indices: Val,
+    *,
+    dimension_numbers: Any,
+    slice_sizes: Any,
+    mode: Any,
+    fill_value: Any,
+    **_: Any,
+) -> Val:
+    """The windows at `indices`. Outside of the operand: its last window ("clip"), or `fill_value` ("fill")."""
+    if mode not in MODES:
+        raise UnsupportedError(f"gather with mode {mode}, at {compat.source_line(g.eqn)}")
+    shape = g.avals_out[0].shape
+    if 0 in shape:
+        return g.full(shape, 0, x.dtype)
+    w = gather_windows(x.shape, indices.shape, dimension_numbers, slice_sizes)
+    fills = mode == lax.GatherScatterMode.FILL_OR_DROP
+    if fills:
+        indices = _narrow(g, indices, x)
+    return read(g, w, x, indices, fill_value if fills else None)
+
+
+def gather_windows(operand_shape: Any, indices_shape: Any, numbers: Any, slice_sizes: Any) -> Windows:
+    """What the dimension numbers of a gather mean."""
+    batching = dict(
+        zip(map(int, numbers.operand_batching_dims), map(int, numbers.start_indices_batching_dims), strict=True)
+    )
+    dropped = {*numbers.collapsed_slice_dims, *batching}
+    return Windows(
+        shape=tuple(operand_shape),
+        sizes=tuple(slice_sizes),
+        batch=tuple(indices_shape[:-1]),
+        starts=tuple(map(int, numbers.start_index_map)),
+        batching=batching,
+        kept=tuple(a for a in range(len(operand_shape)) if a not in dropped),
+        layout=tuple(map(int, numbers.offset_dims)),
+    )
+
+
+def _narrow(g: Builder, indices: Val, x: Val) -> Val:
+    """JAX converts the indices of a gather that fills, so that those beyond 32 bits wrap around."""
+    dtype = compat.index_dtype(x.shape)
+    if indices.dtype.itemsize < dtype.itemsize or indices.dtype == dtype:
+        return indices
+    return g.const(indices.const.astype(dtype)) if indices.const is not None else g.cast(indices, dtype)
+
+
+def read(g: Builder, w: Windows, x: Val, indices: Val, fill_value: Any = None) -> Val:
+    """The array of windows `w` of `x`, with `fill_value` (if there is one) for those that are not inside."""
+    if w.cut:
+        ends = tuple(w.sizes[a] for a in w.cut)
+        x = g.Slice(x, (0,) * len(w.cut), ends, w.cut)
+        w = dataclasses.replace(w, shape=x.shape)
+    form = _form(w)
+    along = form is _elements_along_axis or (form is _along_axis and not _has_windows(w))
+    start, valid = locate(g, w, indices, check=fill_value is not None, along=along)
+    found, labels = form(g, w, x, start)
+    result = g.expand(arrange(g, found, labels, w.order), tuple(map(w.size, w.order)))
+    if valid is None:
+        return result
+    # Leading axes that the mask does not have are broadcast anyway.
+    first = min((i for i, label in enumerate(w.order) if label < 0), default=0)
+    mask = arrange(g, as_val(g, valid), w.batch_axes, w.order[first:])
+    return g.where(mask, result, np.asarray(fill_value, x.dtype))
+
+
+def _has_windows(w: Windows) -> bool:
+    return any(not is_one(w.sizes[a]) for a in w.moving)
+
+
+def _form(w: Windows) -> Any:
+    """The cheapest of the forms below."""
+    if not w.moving:
+        return _nothing_moves
+    if w.is_single and (len(w.moving) > 1 or _has_windows(w)):
+        return _one_slice
+    if not w.batched and len(w.moving) == 1:
+        return _along_axis
+    if w.is_along_axis:
+        return _elements_along_axis
+    leading = (*w.batched, *w.moving) == tuple(range(len(w.batched) + len(w.moving)))
+    if leading and all(w.batching[a] == a for a in w.batched) and is_small_grid(w, coordinates(w.moving)):
+        return _leading_axes
+    return _merged_axes
+
+
+def _nothing_moves(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
+    """All windows are the same part of the operand, or the part for their place in the batch."""
+    return x, [~w.batching[a] if a in w.batched else a for a in range(x.rank)]
+
+
+def _one_slice(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
+    """One window: Slice, which takes its start at run time too."""
+    sizes = tuple(w.sizes[a] for a in w.moving)
+    if isinstance(start, np.ndarray):
+        first = start.reshape(-1).tolist()
+        return g.Slice(x, tuple(first), tuple(f + s for f, s in zip(first, sizes, strict=True)), w.moving), list(
+            range(x.rank)
+        )
+    start = g.reshape(start, (len(w.moving),))
+    end = g.Add(start, g.shape_of(sizes))
+    return g.Slice(x, start, end, w.moving, out=(w.sizes, x.dtype)), list(range(x.rank))
+
+
+def _along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
+    """Windows that move along one axis: Gather."""
+    (axis,) = w.moving
+    before, behind = range(axis), range(axis + 1, x.rank)
+    if not _has_windows(w):
+        if x.rank == len(w.batch) == 1:  # much faster than Gather on single elements
+            return g.GatherElements(x, as_val(g, start), axis=0), w.batch_axes
+        return g.Gather(x, as_val(g, start), axis=axis), [*before, *w.batch_axes, *behind]
+    index = as_val(g, add(g, start, counter(g, w.sizes[axis])))  # the last axis of `start` has size 1
+    return g.Gather(x, index, axis=axis), [*before, *w.batch_axes, axis, *behind]
+
+
+def _elements_along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
+    """An index for each element, that moves it along one axis: GatherElements."""
+    return g.GatherElements(x, as_val(g, start), axis=w.moving[0]), w.batch_axes
+
+
+def _leading_axes(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
+    """Windows that move along the first axes (after those of the batch): GatherND."""
+    units = coordinates(w.moving)
+    free = dataclasses.replace(w, batching={})  # the operator itself goes along the batch
+    index = as_val(g, positions(g, free, start, units))
+    labels = [*w.batch_axes, *(a for a in w.kept if a in units), *range(max(w.moving) + 1, x.rank)]
+    return g.GatherND(x, index, batch_dims=len(w.batched)), labels
+
+
+def _merged_axes(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
+    """Any windows: the axes from the first to the last one along which they move are merged, then Gather."""
+    addressed = (*w.moving, *w.batched)
+    first, last = min(addressed), max(addressed)
+    units = strides(w.shape, range(first, last + 1))
+    index = as_val(g, positions(g, w, start, units))
+    merged = (*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :])
+    result = g.Gather(g.reshape(x, merged), g.squeeze(index, [index.rank - 1]), axis=first)
+    return result, [*range(first), *w.batch_axes, *(a for a in w.kept if a in units), *range(last + 1, x.rank)]

@@ -1,0 +1,292 @@
+"""`scatter` and its relatives: windows written into an operand, as ScatterND, ScatterElements or Concat.
+
+JAX applies the updates in the order of their indices. ONNX leaves the order open, and what ONNX Runtime does matters
+where windows overlap: its ScatterElements goes in order; its ScatterND does so up to a number of elements, but above it
+shares the work between threads that do not wait for each other. So ScatterND is used where windows cannot overlap, or
+where there are few elements.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2onnx import compat
+from jax2onnx.decompose.scatter import scatter_windows_in_order
+from jax2onnx.errors import UnsupportedError
+from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.dims import is_static
+from jax2onnx.lower.dtypes import BOOL, INT64, is_float, is_unsigned
+from jax2onnx.lower.indexing import (
+    MODES,
+    Ints,
+    Windows,
+    arrange,
+    as_val,
+    coordinates,
+    is_small_grid,
+    locate,
+    positions,
+    product,
+    strides,
+)
+from jax2onnx.lower.registry import lowers
+
+SET, ADD, MUL, MIN, MAX = "none", "add", "mul", "min", "max"
+"""What happens to the old value, as ONNX calls it."""
+
+IN_ORDER_UP_TO = 100_000
+"""Up to half as many elements as ONNX Runtime's ScatterND shares between threads."""
+
+SMALL_OPERAND = 16 * 1024
+"""Up to this many elements, selecting between the old and the new operand is cheaper than anything cleverer."""
+
+
+def _rule(combine: str, prepare: Callable[[Builder, Val], Val] | None = None) -> Callable[..., Val]:
+    def scatter(
+        g: Builder,
+        x: Val,
+        indices: Val,
+        updates: Val,
+        *,
+        dimension_numbers: Any,
+        mode: Any,
+        unique_indices: bool,
+        **_: Any,
+    ) -> Val:
+        if mode not in MODES:
+            raise UnsupportedError(f"scatter with mode {mode}, at {compat.source_line(g.eqn)}")
+        if prepare is not None:
+            updates = prepare(g, updates)
+        w = scatter_windows(x.shape, indices.shape, updates.shape, dimension_numbers)
+        drops = mode != lax.GatherScatterMode.CLIP
+        if combine in (MIN, MAX) and g.opset < 18 and not (unique_indices or w.never_overlap):
+            step = functools.partial(
+                scatter_windows_in_order,
+                {MIN: lax.min, MAX: lax.max}[combine],
+                dimension_numbers=dimension_numbers,
+                mode=mode,
+                unique_indices=False,
+            )
+            return g.call_jax(step, x, indices, updates)
+        return write(g, w, x, indices, updates, combine, drops=drops, unique=unique_indices)
+
+    return scatter
+
+
+def _negative(g: Builder, x: Val) -> Val:
+    return g.Sub(np.zeros((), x.dtype), x) if is_unsigned(x.dtype) else g.Neg(x)
+
+
+lowers(lax.scatter_p)(_rule(SET))  # with another computation than "the update", it is decomposed
+lowers(lax.scatter_add_p)(_rule(ADD))
+lowers(lax.scatter_sub_p)(_rule(ADD, _negative))
+lowers(lax.scatter_mul_p)(_rule(MUL))
+lowers(lax.scatter_min_p)(_rule(MIN))
+lowers(lax.scatter_max_p)(_rule(MAX))
+
+
+def scatter_windows(operand_shape: Any, indices_shape: Any, updates_shape: Any, numbers: Any) -> Windows:
+    """What the dimension numbers of a scatter mean."""
+    batching = dict(
+        zip(map(int, numbers.operand_batching_dims), map(int, numbers.scatter_indices_batching_dims), strict=True)
+    )
+    dropped = {*numbers.inserted_window_dims, *batching}
+    kept = tuple(a for a in range(len(operand_shape)) if a not in dropped)
+    layout = tuple(map(int, numbers.update_window_dims))
+    sizes = [1] * len(operand_shape)
+    for axis, place in zip(kept, layout, strict=True):
+        sizes[axis] = updates_shape[place]
+    return Windows(
+        shape=tuple(operand_shape),
+        sizes=tuple(sizes),
+        batch=tuple(indices_shape[:-1]),
+        starts=tuple(map(int, numbers.scatter_dims_to_operand_dims)),
+        batching=batching,
+        kept=kept,
+        layout=layout,
+    )
+
+
+def write(
+    g: Builder, w: Windows, x: Val, indices: Val, updates: Val, combine: str, *, drops: bool, unique: bool = False
+) -> Val:
+    """`x` with `updates` combined into its windows `w`. Windows that are not inside are left out if it `drops`, else
+    moved inside. With `unique`, somebody promises that windows do not overlap."""
+    if 0 in updates.shape:
+        return x
+    if not w.shape:
+        row = dataclasses.replace(w, shape=(1,), sizes=(1,))
+        return g.reshape(write(g, row, g.reshape(x, (1,)), indices, updates, combine, drops=drops), ())
+    start, valid = locate(g, w, indices, check=drops)
+    last = max((*w.moving, *w.batched, *w.cut), default=0)  # the axes behind it are written as a whole
+    rest = range(last + 1, x.rank)
+    u = arrange(g, updates, w.order, [*w.batch_axes, *(a for a in w.kept if a <= last), *rest])
+    if w.is_single:
+        if isinstance(valid, np.ndarray):
+            return x
+        whole = g.reshape(u, w.sizes) if u.rank != x.rank or u.shape != w.sizes else u
+        replaced = None
+        if not w.moving and not w.cut:
+            replaced = _combined(g, x, whole, combine)
+        elif _is_long(w, last):
+            replaced = _replace(g, w, x, start, whole, combine)
+        if replaced is not None or (valid is not None and is_static(x.shape) and product(x.shape) <= SMALL_OPERAND):
+            if replaced is None:
+                replaced = _scatter(g, w, x, start, None, u, last, combine, unique=True)
+            return replaced if valid is None else g.where(g.reshape(valid, ()), replaced, x)
+    return _scatter(g, w, x, start, valid, u, last, combine, unique=unique or w.never_overlap)
+
+
+# --------------------------------------------------------------------------------------------------- one long window
+
+
+def _is_long(w: Windows, last: int) -> bool:
+    """Does one window have so many rows that copying the operand around it is cheaper than writing each row?"""
+    rows = product(w.sizes[: last + 1])
+    return not is_static(w.sizes[: last + 1]) or (rows > 2048 and 32 * rows > product(w.shape))
+
+
+def _replace(g: Builder, w: Windows, x: Val, start: Ints, update: Val, combine: str) -> Val:
+    """What is before the window, the window, what is behind it: axis by axis, the outermost first."""
+    axes = [a for a in range(x.rank) if a in w.moving or a in w.cut]
+    starts: list[Any] = [0] * x.rank
+    for i, axis in enumerate(w.moving):
+        starts[axis] = int(start.reshape(-1)[i]) if isinstance(start, np.ndarray) else _component(g, start, i)
+
+    def inside(x: Val, axes: list[int]) -> Val:
+        if not axes:
+            return _combined(g, x, update, combine)
+        axis, begin = axes[0], starts[axes[0]]
+        size, total = w.sizes[axis], x.shape[axis]
+        if isinstance(begin, Val):
+            end = g.Add(begin, g.shape_of((size,)))
+            before = g.Slice(x, (0,), begin, (axis,), out=(_resized(x, axis, None), x.dtype))
+            middle = functools.partial(g.Slice, x, begin, end, (axis,), out=(_resized(x, axis, size), x.dtype))
+            behind = g.Slice(x, end, (total,), (axis,), out=(_resized(x, axis, None), x.dtype))
+        else:
+            before = g.slice_axis(x, axis, 0, begin)
+            middle = functools.partial(g.slice_axis, x, axis, begin, begin + size)
+            behind = g.slice_axis(x, axis, begin + size, total)
+        needs_old = axes[1:] or combine != SET
+        parts = [before, inside(middle(), axes[1:]) if needs_old else update, behind]
+        parts = [p for p in parts if not (isinstance(p.shape[axis], int) and p.shape[axis] == 0)]
+        return parts[0] if len(parts) == 1 else g.Concat(*parts, axis=axis, out=(x.shape, x.dtype))
+
+    return inside(x, axes)
+
+
+def _component(g: Builder, start: Val, i: int) -> Val:
+    vector = g.reshape(start, (start.shape[-1],))
+    return vector if vector.shape[0] == 1 else g.slice_axis(vector, 0, i, i + 1)
+
+
+def _resized(x: Val, axis: int, size: Any) -> tuple[Any, ...]:
+    return (*x.shape[:axis], size, *x.shape[axis + 1 :])
+
+
+# ------------------------------------------------------------------------------------------------------- any windows
+
+
+def _scatter(
+    g: Builder, w: Windows, x: Val, start: Ints, valid: Ints | None, u: Val, last: int, combine: str, *, unique: bool
+) -> Val:
+    """The axes up to `last` are addressed by position, the rest of a position is written as a whole."""
+    unique = unique or _are_distinct(g, w, start, valid)
+    in_order = unique or (is_static(u.shape) and product(u.shape) <= IN_ORDER_UP_TO)
+    if not in_order and w.is_along_axis and valid is None:
+        index = g.squeeze(as_val(g, start), [len(w.batch)])
+        return _emit(g, "Elements", x, index, u, combine, unique=unique, axis=w.moving[0])
+    addressed = range(last + 1)
+    units = coordinates(addressed)
+    if not in_order or not is_small_grid(w, units):
+        units = strides(w.shape, addressed)
+    keep = None
+    if valid is not None:
+        keep = functools.partial(_keep, g, valid, len(w.batch))
+        u = keep(u)
+    index = as_val(g, positions(g, w, start, units, keep))
+    rows = x if index.shape[-1] == last + 1 else g.reshape(x, (product(x.shape[: last + 1]), *x.shape[last + 1 :]))
+    if in_order:
+        result = _emit(g, "ND", rows, index, u, combine, unique=unique)
+    else:
+        inner = x.rank - last - 1
+        u = _flatten(g, u, u.rank - inner)
+        index = _flatten(g, g.squeeze(index, [index.rank - 1]), index.rank - 1)
+        index = g.op("Expand", g.unsqueeze(index, range(1, 1 + inner)), g.op("Shape", u), out=(u.shape, INT64))
+        result = _emit(g, "Elements", rows, index, u, combine, unique=unique, axis=0)
+    return g.reshape(result, x.shape)
+
+
+def _are_distinct(g: Builder, w: Windows, start: Ints, valid: Ints | None) -> bool:
+    """Are all positions known, and is none written twice?"""
+    units = strides(w.shape, range(len(w.shape)))
+    if not isinstance(start, np.ndarray) or isinstance(valid, Val) or not is_static(w.shape):
+        return False
+    if not is_static(w.batch) or not is_small_grid(w, units):
+        return False
+    written = positions(g, w, start, units, None if valid is None else functools.partial(_keep, g, valid, len(w.batch)))
+    return isinstance(written, np.ndarray) and np.unique(written).size == written.size
+
+
+def _keep(g: Builder, valid: Ints, rank: int, x: Ints) -> Any:
+    """The part of `x` that is valid. The first `rank` axes become one."""
+    if isinstance(valid, np.ndarray):
+        if isinstance(x, np.ndarray):
+            return x[valid]
+        return g.Gather(_flatten(g, x, rank), np.flatnonzero(valid), axis=0)
+    x = as_val(g, x)
+    flat = _flatten(g, x, rank)
+    condition = _flatten(g, valid, rank)
+    return g.Compress(flat, condition, axis=0, out=((None, *flat.shape[1:]), x.dtype))
+
+
+def _flatten(g: Builder, x: Val, rank: int) -> Val:
+    """The first `rank` axes as one."""
+    front = x.shape[:rank]
+    if rank == 1:
+        return x
+    if None not in front:
+        return g.reshape(x, (product(front), *x.shape[rank:]))
+    inner = x.shape[rank:]
+    target = g.shape_of((-1, *inner))
+    return g.op("Reshape", x, target, out=((None, *inner), x.dtype))
+
+
+# ------------------------------------------------------------------------------------------- combining old and new
+
+
+def _emit(g: Builder, kind: str, x: Val, index: Val, u: Val, combine: str, *, unique: bool, **attributes: Any) -> Val:
+    """ScatterND or ScatterElements, in the form in which ONNX Runtime agrees with JAX for this dtype."""
+
+    def scatter(x: Val, u: Val, reduction: str) -> Val:
+        chosen = None if reduction == SET else reduction
+        return g.op("Scatter" + kind, x, index, u, reduction=chosen, **attributes)
+
+    is_extremum = combine in (MIN, MAX)
+    if unique and is_extremum and (is_float(x.dtype) or x.dtype == BOOL or g.opset < 18):
+        old = g.op("Gather" + kind, x, index, **attributes)
+        return scatter(x, _combined(g, old, u, combine), SET)
+    if is_extremum and x.dtype == BOOL:
+        byte = np.dtype(np.uint8)
+        return g.cast(scatter(g.cast(x, byte), g.cast(u, byte), combine), BOOL)
+    if is_extremum and is_float(x.dtype):
+        # A NaN may get lost on the way. It does not when numbers are added, of which -0.0 changes nothing.
+        nan, nothing = np.asarray(np.nan, x.dtype), np.asarray(-0.0, x.dtype)
+        poisoned = scatter(x, g.where(g.IsNaN(u), nan, nothing), ADD)
+        return g.where(g.IsNaN(poisoned), nan, scatter(x, u, combine))
+    return scatter(x, u, combine)
+
+
+def _combined(g: Builder, old: Val, new: Val, combine: str) -> Val:
+    """The new value of each element."""
+    if combine == SET:
+        return new
+    if old.dtype == BOOL:
+        return {MIN: g.And, MAX: g.Or}[combine](old, new)
+    return {ADD: g.Add, MUL: g.Mul, MIN: g.Min, MAX: g.Max}[combine](old, new)
