@@ -123,6 +123,24 @@ def cast_like(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [e.Cast(node.inputs[0], to=int(dtype), dtype=dtype)]
 
 
+@expands("DepthToSpace SpaceToDepth", "i64 u64")
+def blocks(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    """Blocks of pixels to channels or back: split the axes, permute, join."""
+    (x,) = node.inputs
+    b, (n, c, h, w), out = node.attributes.get_int("blocksize"), x.shape, list(node.outputs[0].shape)
+    if node.op_type == "SpaceToDepth":
+        split, perm = [n, c, out[2], b, out[3], b], [0, 3, 5, 1, 2, 4]
+    elif node.attributes.get_string("mode", "DCR") == "DCR":
+        split, perm = [n, b, b, out[1], h, w], [0, 3, 4, 1, 5, 2]
+    else:
+        split, perm = [n, out[1], b, b, h, w], [0, 1, 4, 2, 5, 3]
+    if not all(isinstance(d, int) for d in (*split, *out)):
+        raise UnsupportedError(f"{node.op_type} of 64-bit integers in onnxruntime needs a known shape, not {list(x.shape)}.")
+    x = e.Reshape(x, e.const(np.array(split)), allowzero=1, shape=split)
+    x = e.Transpose(x, perm=perm, shape=[split[p] for p in perm])
+    return [e.Reshape(x, e.const(np.array(out)), allowzero=1)]
+
+
 @expands("OneHot", "f64 f16 bf16 i8 i16 u8 u16 u32 u64 b8")
 def one_hot(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """The one-hot mask as int64, and a choice between the two values."""

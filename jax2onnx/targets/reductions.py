@@ -115,6 +115,34 @@ def ones_like_axis(e: Emitter, x: ir.Value, axis: int) -> ir.Value:
     return e.Expand(e.const(np.array(1, dtype.numpy())), length, shape=[size])
 
 
+@expands("Einsum", "i8 i16 i32 i64 u8 u16 u32 u64")
+def einsum(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    """Where an axis of one operand only is summed, the runtime uses its ReduceSum: reduce it before."""
+    equation = node.attributes.get_string("equation").replace(" ", "")
+    sources, arrow, result = equation.partition("->")
+    terms = sources.split(",")
+    if not arrow or "." in equation:
+        raise UnsupportedError(f"Einsum of integers in onnxruntime needs an explicit equation, not {equation!r}.")
+    wide = node.outputs[0].dtype if node.outputs[0].dtype in SUM_BITS else ir.DataType.INT32
+    if node.outputs[0].dtype == ir.DataType.UINT64:
+        wide = INT64
+    alone = [[c for c in term if c not in result and sources.count(c) == 1] for term in terms]
+    if not any(alone) and wide == node.outputs[0].dtype:
+        return None
+    operands = []
+    for x, term, axes in zip(node.inputs, terms, alone, strict=True):
+        x = x if x.dtype == wide else e.legalizer.image(x, wide)
+        if axes:
+            positions = np.array([term.index(c) for c in axes])
+            dims = [d for d, c in zip(x.shape, term, strict=True) if c not in axes]
+            x = e.ReduceSum(x, e.const(positions), keepdims=0, shape=dims)
+        operands.append(x)
+    reduced = ",".join("".join(c for c in term if c not in axes) for term, axes in zip(terms, alone, strict=True))
+    total = e.Einsum(*operands, equation=f"{reduced}->{result}")
+    dtype = node.outputs[0].dtype
+    return [total if wide == dtype else e.Cast(total, to=int(dtype), dtype=dtype)]
+
+
 # ------------------------------------------------------------------------------------------------ products, extremes
 
 
@@ -126,7 +154,7 @@ def reduce_prod(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [without_reduced(e, node, x, axes)]
 
 
-@expands("ReduceMax ReduceMin", "i64 u64")
+@expands("ReduceMax ReduceMin", "i64 u32 u64")
 def reduce_extreme(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """The element at the position of the extreme; where there may be none, the neutral element with all scattered onto it."""
     x, axes = node.inputs[0], reduced_axes(node)

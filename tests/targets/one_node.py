@@ -57,15 +57,19 @@ def value(name: str, array: np.ndarray) -> ir.Value:
 def build(
     op: str, inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray], attributes: dict[str, Any], opset: int
 ) -> ir.Model:
-    """A model of one node, all of whose operands are model inputs."""
+    """A model of one node. Its operands are model inputs; the axes of a reduction are always known, so a constant."""
     attributes = dict(attributes)
     inputs = list(inputs)
     if opset < AXES_OPERAND_SINCE.get(op, 0):
         attributes["axes"] = inputs.pop().tolist()
     operands = [None if x is None else value(f"x{i}", x) for i, x in enumerate(inputs)]
+    axes = operands[1:] if op.startswith("Reduce") else []
+    for constant in axes:
+        constant.const_value = ir.tensor(inputs[1])
     results = [value(f"y{i}", y) for i, y in enumerate(outputs)]
     node = ir.Node("", op, operands, ir.convenience.convert_attributes(attributes), outputs=results, name=op)
-    graph = ir.Graph([o for o in operands if o is not None], results, nodes=[node], opset_imports={"": opset}, name="g")
+    given = [o for o in operands if o is not None and o not in axes]
+    graph = ir.Graph(given, results, nodes=[node], initializers=axes, opset_imports={"": opset}, name="g")
     return ir.Model(graph, ir_version=10 if opset < 25 else 13)
 
 
