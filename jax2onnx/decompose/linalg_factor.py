@@ -1,0 +1,122 @@
+"""Cholesky and LU factorisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.lax.linalg import (
+    cholesky_p,
+    cholesky_update_p,
+    lu_p,
+    lu_pivots_to_permutation_p,
+    symmetric_product_p,
+)
+
+from jax2onnx.decompose.linalg_common import (
+    adjoint,
+    at,
+    hermitian,
+    indices,
+    is_complex,
+    nan_unless,
+    over_batches,
+    replace,
+)
+from jax2onnx.decompose.registry import decomposes
+
+
+@decomposes(cholesky_p)
+@over_batches(2)
+def cholesky(a: Array, **_) -> Array:
+    """Row by row of the upper factor U with U^H U = a. Like LAPACK, leaves the upper triangle of `a` in the result."""
+    n = a.shape[0]
+    if n == 0:
+        return a
+    index = indices(n)
+
+    def step(u: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+        i, row = inputs
+        row = row - jnp.conj(at(u, i, 1)) @ u
+        return replace(u, i, jnp.where(index >= i, row / jnp.sqrt(jnp.real(at(row, i))), 0)), None
+
+    full = hermitian(a, lower=True)
+    u = lax.scan(step, jnp.zeros_like(a), (index, full))[0]
+    positive = jnp.all(jnp.real(jnp.diagonal(u)) > 0)
+    return nan_unless(positive, jnp.where(index[:, None] >= index, adjoint(u), a))
+
+
+@decomposes(cholesky_update_p)
+def cholesky_update(r: Array, w: Array, **_) -> Array:
+    """The upper factor of r^T r + w w^T: one Givens rotation of each row of r with w."""
+
+    def step(w: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, row = inputs
+        x, y = at(row, k), at(w, k)
+        largest = jnp.maximum(abs(x), abs(y))
+        x, y = x / largest, y / largest
+        norm = jnp.sqrt(x * x + y * y)
+        c, s = jnp.where(y == 0, 1, x / norm), jnp.where(y == 0, 0, y / norm)
+        return c * w - s * row, c * row + s * w
+
+    if 0 in r.shape:
+        return r
+    return lax.scan(step, w, (indices(w.shape[0]), r))[1]
+
+
+@decomposes(lu_p)
+@over_batches(2)
+def lu(a: Array, **_) -> list[Array]:
+    """P a = L U with partial pivoting: packed L and U, row interchanges, and the permutation they amount to.
+
+    Each step finishes one column of L and one row of U from the earlier ones (Crout's order), so that nothing but these
+    is written. The rows stay where they are until the end; `order` tells which row is in which place.
+    """
+    m, n = a.shape
+    rank = min(m, n)
+    index = indices(m)
+    if rank == 0:
+        return [a, jnp.zeros((rank,), np.int32), index]
+
+    def step(carry: Any, inputs: tuple[Array, Array]) -> tuple[Any, Array]:
+        lt, u, order, below = carry  # L^T with its columns in the order of the rows of a; which rows are left
+        k, column = inputs
+        column = column - at(u, k, 1) @ lt
+        magnitude = abs(jnp.real(column)) + abs(jnp.imag(column)) if is_complex(column) else abs(column)
+        place = lax.argmax(jnp.where(index < k, -1, magnitude[order]), 0, np.int32)
+        chosen = at(order, place)
+        order = jnp.where(index == k, chosen, jnp.where(index == place, at(order, k), order))
+        below = below & (index != chosen)
+
+        row = at(a, chosen) - at(lt, chosen, 1) @ u
+        pivot = at(row, k)
+        column = jnp.where(below, column / jnp.where(pivot == 0, 1, pivot), 0)
+        return (replace(lt, k, column), replace(u, k, row), order, below), place
+
+    start = (jnp.zeros((rank, m), a.dtype), jnp.zeros((rank, n), a.dtype), index, jnp.ones((m,), bool))
+    (lt, u, order, _below), pivots = lax.scan(step, start, (indices(rank), a.T[:rank]))
+    lower = jnp.pad(lt.T[order], ((0, 0), (0, n - rank)))
+    u = jnp.pad(u, ((0, m - rank), (0, 0)))
+    return [jnp.where(index[:, None] > indices(n), lower, u), pivots, order]
+
+
+@decomposes(lu_pivots_to_permutation_p)
+@over_batches(1)
+def lu_pivots_to_permutation(pivots: Array, *, permutation_size: int, **_) -> Array:
+    """The permutation that exchanging place k with place pivots[k], for each k in turn, amounts to."""
+    index = indices(permutation_size)
+    if 0 in (*pivots.shape, permutation_size):
+        return index
+
+    def step(order: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+        i, j = inputs
+        return jnp.where(index == i, at(order, j), jnp.where(index == j, at(order, i), order)), None
+
+    return lax.scan(step, index, (indices(pivots.shape[0]), pivots))[0]
+
+
+@decomposes(symmetric_product_p)
+def symmetric_product(a: Array, c: Array, *, alpha: float, beta: float, **_) -> Array:
+    return alpha * (a @ a.mT) + beta * c

@@ -1,0 +1,71 @@
+"""Singular values and vectors: reduction to bidiagonal form, then the symmetric eigenproblem that has them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+from jax.lax.linalg import svd_p
+
+from jax2onnx.decompose.linalg_common import adjoint, nan_unless, over_batches, real_dtype
+from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_bidiagonal
+from jax2onnx.decompose.linalg_eigh import tridiagonal_eigh
+from jax2onnx.decompose.linalg_qr import qr
+from jax2onnx.decompose.registry import decomposes
+
+
+@decomposes(svd_p)
+@over_batches(2)
+def svd(
+    a: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: tuple[int, int] | None = None, **_
+) -> list[Array]:
+    """Descending singular values s, and U, V^H with a = U diag(s) V^H."""
+    m, n = a.shape
+    if m < n:  # of the adjoint, U and V change places
+        options = {"full_matrices": full_matrices, "compute_uv": compute_uv, "subset_by_index": subset_by_index}
+        s, *vectors = svd(adjoint(a), **options)
+        return [s, *(adjoint(x) for x in reversed(vectors))]
+    start, stop = subset_by_index or (0, n)
+    if n == 0:
+        s = jnp.zeros((0,), real_dtype(a.dtype))
+        u = jnp.eye(m, m if full_matrices else 0, dtype=a.dtype)
+        return [s, u, jnp.zeros((0, 0), a.dtype)] if compute_uv else [s]
+
+    a, scale = scaled(a)
+    ok = jnp.all(jnp.isfinite(a))
+    d, e, left, right = to_bidiagonal(a)
+    s, u, v = _bidiagonal_svd(d, e[:-1])
+    s = nan_unless(ok, s[start:stop] * scale)
+    if not compute_uv:
+        return [s]
+    # The reflectors also have the columns of a full U: those after the first n are not mixed with others.
+    columns = m if full_matrices else stop - start
+    u = u if full_matrices else u[:, start:stop]
+    u = jnp.pad(u.astype(a.dtype), ((0, m - n), (0, columns - u.shape[1])))
+    if full_matrices:
+        u = u + jnp.diag(jnp.arange(m) >= n).astype(a.dtype)
+    u = apply_reflectors(*left, u)
+    v = apply_reflectors(*right, v[:, start:stop].astype(a.dtype))
+    return [s, nan_unless(ok, u), nan_unless(ok, adjoint(v))]
+
+
+def _bidiagonal_svd(d: Array, e: Array) -> tuple[Array, Array, Array]:
+    """(s, U, V) of the real square upper bidiagonal matrix with diagonal d and superdiagonal e.
+
+    The tridiagonal matrix with a zero diagonal and the off-diagonals d_0, e_0, d_1, e_1, ... has the eigenvalues s, -s
+    with the eigenvectors (v_0, u_0, v_1, u_1, ...) / sqrt(2) and (v_0, -u_0, v_1, -u_1, ...) / sqrt(2).
+    """
+    n = d.shape[0]
+    off_diagonal = jnp.stack([d, jnp.pad(e, (0, 1))], 1).reshape(2 * n)[:-1]
+    w, x = tridiagonal_eigh(jnp.zeros((2 * n,), d.dtype), off_diagonal)
+    s = jnp.maximum(w[::-1][:n], 0)
+    x = x[:, ::-1][:, :n].reshape(n, 2, n)
+    return s, _orthonormal(x[:, 1]), _orthonormal(x[:, 0])
+
+
+def _orthonormal(x: Array) -> Array:
+    """The columns of x made orthonormal from left to right.
+
+    They are so already, except those of singular values that are nearly zero: there the eigenvectors of s and -s mix.
+    """
+    q, r = qr(x, pivoting=False, full_matrices=False)
+    return q * jnp.where(jnp.diagonal(r) < 0, -1, 1)
