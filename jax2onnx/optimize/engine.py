@@ -172,7 +172,7 @@ class Rewriter:
         """A new node before the one that is looked at. Its result has the type of `like` but for what is given."""
         assert self._node is not None and self._node.graph is not None
         result = ir.Value(
-            shape=ir.Shape(shape) if shape is not None else like.shape if like is not None else None,
+            shape=_as_shape(shape) if shape is not None else like.shape if like is not None else None,
             type=ir.TensorType(dtype) if dtype is not None else like.type if like is not None else None,
         )
         node = ir.node(
@@ -246,10 +246,21 @@ def splat(value: ir.Value | None) -> Any:
     return scalar(value)
 
 
+_UNKNOWN = "?"
+"""How the name of a size that depends on the data starts."""
+
+
 def dims(value: ir.Value) -> Dims:
-    """The shape of a value: ints, and the names of symbolic dimensions."""
+    """The shape of a value: ints, and the names of symbolic dimensions. A size without a name is equal to no other."""
     assert value.shape is not None, f"{value} has no shape"
-    return tuple(d if isinstance(d, int) else str(d.value) for d in value.shape)
+    return tuple(
+        d if isinstance(d, int) else f"{_UNKNOWN}{id(value)}.{i}" if d.value is None else str(d.value)
+        for i, d in enumerate(value.shape)
+    )
+
+
+def _as_shape(dims: Iterable[Any]) -> ir.Shape:
+    return ir.Shape(None if isinstance(d, str) and d.startswith(_UNKNOWN) else d for d in dims)
 
 
 def integers(value: ir.Value | None) -> tuple[int, ...] | None:
