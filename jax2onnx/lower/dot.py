@@ -60,5 +60,3 @@ def _matrix(
     if keep_rows and not batch and len(rows) > 1:
         return g.reshape(x, (*row_dims, math.prod(column_dims)))
     return g.reshape(x, (*shape, math.prod(row_dims), math.prod(column_dims)))
-
-

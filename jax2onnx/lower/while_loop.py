@@ -113,9 +113,10 @@ def _counted(
     """A loop that counts up to `end`: a Scan, if there is a step at all."""
     start = init[counter]
     final = g.Max(start, end)
-    if start.dtype in (INT32, INT64):
+    is_zero = start.const is not None and start.const == 0
+    if start.dtype == INT32 or (start.dtype == INT64 and is_zero):
         values = g.op("Range", start, end, np.asarray(1, start.dtype), out=((None,), start.dtype))
-    else:
+    else:  # ONNX Runtime's Range computes in double, and not at all in other dtypes
         count = g.Sub(g.cast(final, INT64), g.cast(start, INT64))
         index = g.op("Range", np.asarray(0, np.int64), count, np.asarray(1, np.int64), out=((None,), INT64))
         values = g.Add(g.cast(index, start.dtype), start)
