@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -16,7 +17,7 @@ from google.protobuf.message import Message
 INLINE_BYTES = 1024
 """Tensors up to this size always stay in the message: shape inference and constant folding read them."""
 
-Piece = bytes | ir.TensorProtocol
+Piece: TypeAlias = bytes | ir.TensorProtocol
 
 
 def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[int, ir.TensorProtocol]]:
