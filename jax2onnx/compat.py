@@ -14,6 +14,7 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.interpreters import mlir, partial_eval
+from jax._src.literals import TypedNdArray
 from jax._src.lax import special
 from jax._src.lax import utils as lax_utils
 from jax._src.random import core as random_core
@@ -137,7 +138,7 @@ def x64(enabled: bool) -> AbstractContextManager:
 
 def as_array(constant: Any) -> Any:
     """A constant of a jaxpr as something NumPy understands. JAX wraps some NumPy arrays in a class of its own."""
-    return constant if isinstance(constant, jax.Array) else np.asarray(constant)
+    return constant.val if isinstance(constant, TypedNdArray) else constant
 
 
 def remove_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -149,7 +150,8 @@ def remove_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
 def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     """What JAX computes for one equation."""
     fresh = [core.Var(v.aval) for v in eqn.invars]
-    jaxpr = core.Jaxpr((), fresh, eqn.outvars, [eqn.replace(invars=fresh)])
+    debug_info = core.DebugInfo("jax2onnx", "evaluate", ("",) * len(fresh), ("",) * len(eqn.outvars))
+    jaxpr = core.Jaxpr((), fresh, eqn.outvars, [eqn.replace(invars=fresh)], debug_info=debug_info)
     evaluate = functools.partial(core.eval_jaxpr, jaxpr, ())
     if sub_jaxprs(eqn.params):
         evaluate = jax.jit(evaluate)  # one compilation instead of one per equation inside

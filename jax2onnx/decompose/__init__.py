@@ -22,7 +22,11 @@ from jax2onnx.decompose import (  # noqa: F401  (each registers its decompositio
     reduce,
     scatter,
     sort,
+    special_bessel,
     special_elementary,
+    special_erf,
+    special_gamma,
+    special_incomplete,
     window,
 )
 from jax2onnx.decompose.complex import eliminate_complex

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,17 +24,26 @@ def real_operands(in_avals, params) -> bool:
     return not any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in in_avals)
 
 
-def at_least_float32(fn: Callable[..., Array]) -> Callable[..., Array]:
-    """Compute float16 and bfloat16 in float32 and round once at the end, as XLA does."""
+def _at_least(wide: Any) -> Callable:
+    def decorate(fn: Callable[..., Array]) -> Callable[..., Array]:
+        @wraps(fn)
+        def widened(*args: Array, **params: Any) -> Array:
+            dtype = args[0].dtype
+            if jnp.finfo(dtype).bits >= jnp.finfo(wide).bits:
+                return fn(*args, **params)
+            with compat.x64(True):
+                return fn(*(lax.convert_element_type(x, wide) for x in args), **params).astype(dtype)
 
-    @wraps(fn)
-    def widened(*args: Array, **params) -> Array:
-        dtype = args[0].dtype
-        if jnp.finfo(dtype).bits >= 32:
-            return fn(*args, **params)
-        return fn(*(lax.convert_element_type(x, np.float32) for x in args), **params).astype(dtype)
+        return widened
 
-    return widened
+    return decorate
+
+
+at_least_float32 = _at_least(np.float32)
+"""Compute float16 and bfloat16 in float32 and round once at the end, as XLA does."""
+
+at_least_float64 = _at_least(np.float64)
+"""Compute in float64 and round once at the end, where a cancellation would show in float32."""
 
 
 @decomposes(lax.log1p_p, when=real_operands)
