@@ -7,11 +7,12 @@ from jax2onnx.errors import InputError, Jax2OnnxError, UnsupportedError, Verific
 
 if TYPE_CHECKING:
     from jax2onnx.api import to_onnx
+    from jax2onnx.running import load
     from jax2onnx.verify import allclose
 
-__all__ = ["InputError", "Jax2OnnxError", "UnsupportedError", "VerificationError", "allclose", "to_onnx"]
+__all__ = ["InputError", "Jax2OnnxError", "UnsupportedError", "VerificationError", "allclose", "load", "to_onnx"]
 
-_HOMES = {"to_onnx": "jax2onnx.api", "allclose": "jax2onnx.verify"}
+_HOMES = {"to_onnx": "jax2onnx.api", "allclose": "jax2onnx.verify", "load": "jax2onnx.running"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,17 @@ from jax2onnx.decompose import decompose
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
 from jax2onnx.loosen import loosen
+from jax2onnx.frontends import source_of
 from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
-from jax2onnx.naming import assign_names, final_names
+from jax2onnx.naming import Names, assign_names, final_names
 from jax2onnx.optimize import optimize
+from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.specs import input_specs, needs_x64
+from jax2onnx.structure import describe
 from jax2onnx.targets import legalize
-from jax2onnx.tracing import trace
+from jax2onnx.tracing import Program, trace
 from jax2onnx.verify import verify as verify_model
+from jax2onnx.weights import bake, weight_specs
 
 log = logging.getLogger("jax2onnx")
 
@@ -53,6 +58,9 @@ def to_onnx(
     constraints: Sequence[str] = (),
     lowerings: Mapping[Primitive, Rule] | None = None,
     target: str = "onnxruntime",
+    weights: Any = None,
+    weights_as_inputs: bool = False,
+    load_weight: Callable[[str], Any] | None = None,
     verify: bool = False,
     external_data_limit: int | None = None,
     max_shard_size: int | None = None,
@@ -80,6 +88,10 @@ def to_onnx(
         constraints: what is known of symbolic dimensions, such as "T <= 1024".
         lowerings: your own lowering rules, by primitive, for this call only.
         target: the runtime the model must load in; "onnx" for the pure standard.
+        weights: the first argument of `fn`, a pytree of parameters that become initializers under their own names. They
+            may be `jax.ShapeDtypeStruct`s, which `load_weight` reads when the file is written.
+        weights_as_inputs: leave the weights as inputs of the model.
+        load_weight: a function from the name of a weight, such as "params/dense/kernel", to its array.
         verify: run the model in ONNX Runtime and compare it with JAX.
         external_data_limit, max_shard_size: when and how weights go to files beside the model.
         progress: called with (bytes written, bytes in all) while a file is written.
@@ -98,9 +110,13 @@ def to_onnx(
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)
     rules = {**LOWERINGS, **(lowerings or {})}
-    with compat.x64(enable_double_precision or jax.config.jax_enable_x64 or needs_x64(specs)):
-        program = trace(fn, specs, input_params or {})
-        names = final_names(program.input_names, input_names, program.output_names, output_names)
+    source = source_of(fn)
+    arguments = specs if weights is None else [weight_specs(weights), *specs]
+    with compat.x64(enable_double_precision or jax.config.jax_enable_x64 or needs_x64(arguments)):
+        program = trace(source.fn, arguments, input_params or {})
+        count = 0 if weights is None or weights_as_inputs else len(jax.tree.leaves(weights))
+        baked = bake(weights, program.input_names[:count], load_weight) if count else []
+        names = final_names(program.input_names[count:], input_names, program.output_names, output_names)
         live = compat.remove_dead_code(side_effects.drop(program.jaxpr))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
         core = to_core(live)
@@ -116,8 +132,9 @@ def to_onnx(
             ir_version=opsets.ir_version(opset),
             lowerings=rules,
             decompose=to_core,
-            constant_names={},
-            inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals, "inputs_as_nchw"),
+            names={id(array): name for name, array in source.arrays.items()},
+            weights=baked,
+            inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals[count:], "inputs_as_nchw"),
             outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),
             provenance_level=int(os.environ.get("JAX2ONNX_ENABLE_STACKTRACE_METADATA", "0") or 0),
         )
@@ -126,10 +143,12 @@ def to_onnx(
     if loosen_internal_shapes or os.environ.get("JAX2ONNX_LOOSEN_INTERNAL_SHAPES") == "1":
         loosen(model)
     assign_names(model)
+    model.metadata_props.update(_structure(program, names, count))
 
     def check(exported: onnx.ModelProto | str) -> None:
         options: dict[str, Any] = {"inputs_as_nchw": inputs_as_nchw, "outputs_as_nchw": outputs_as_nchw}
-        log.info(verify_model(fn, specs, exported, input_params, x64=enable_double_precision, **options))
+        function = functools.partial(source.fn, weights) if count else source.fn
+        log.info(verify_model(function, specs, exported, input_params, x64=enable_double_precision, **options))
 
     return emit(
         model,
@@ -141,6 +160,15 @@ def to_onnx(
         progress=progress,
         check=check if verify else None,
     )
+
+
+def _structure(program: Program, names: Names, baked: int) -> dict[str, str]:
+    """The structure of the inputs and outputs as metadata, with which `load` takes and gives pytrees."""
+    leaves = [*[""] * baked, *names.inputs]
+    args, kwargs = jax.tree.unflatten(jax.tree.structure(program.inputs), leaves)
+    inputs = (tuple(args[1:] if baked else args), kwargs)
+    outputs = jax.tree.unflatten(jax.tree.structure(program.outputs), names.outputs)
+    return {INPUTS: json.dumps(describe(inputs)), OUTPUTS: json.dumps(describe(outputs))}
 
 
 def _positions(

@@ -10,6 +10,10 @@ import onnx_ir as ir
 from jax2onnx.errors import InputError
 
 
+NAME = "name"
+"""The key of an initializer's meta data under which its name in the program is, whatever became of it since."""
+
+
 class Names(NamedTuple):
     """The names of a model's inputs and outputs."""
 
@@ -50,6 +54,7 @@ def assign_names(model: ir.Model) -> None:
     While the model is built, a node's name is its named scope and its operator, `encoder/layer_0/MatMul`. Here it gets a
     number from the second of its kind on, and its results get its name.
     """
+    _name_initializers(model.graph)
     for graph in [model.graph, *(f.graph for f in model.functions.values())]:
         fixed = {*graph.inputs, *graph.outputs}
         taken = {v.name for v in fixed} | set(graph.initializers)
@@ -64,6 +69,20 @@ def assign_names(model: ir.Model) -> None:
                 if attribute.type == ir.AttributeType.GRAPH:
                     for i, value in enumerate(attribute.as_graph().inputs):
                         value.name = _unique(f"{node.name}.in{i}", counts, taken)
+
+
+def _name_initializers(graph: ir.Graph) -> None:
+    """Weights get the names they have in the program, other constants a number."""
+    values = [v for v in graph.initializers.values() if not v.is_graph_input()]
+    taken = {v.name for v in graph.inputs} | {v.name for v in graph.outputs}
+    counts: dict[str, int] = {}
+    names = {v: _unique(v.meta[NAME], counts, taken) for v in values if NAME in v.meta}
+    names |= {v: _unique("const", counts, taken) for v in values if NAME not in v.meta}
+    for value in values:
+        del graph.initializers[value.name]  # type: ignore[arg-type]
+    for value in values:
+        value.name = names[value]
+        graph.register_initializer(value)
 
 
 def _unique(base: str, counts: dict[str, int], taken: set[str | None]) -> str:

@@ -15,12 +15,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import jax
 import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
+
+from jax2onnx.boundary import at_boundary as at_boundary
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 _ERRORS_ONLY = 3  # onnxruntime's log severities: verbose, info, warning, error, fatal
@@ -67,15 +68,6 @@ def run(model: Model, feeds: Mapping[str, ArrayLike] | Sequence[ArrayLike]) -> l
     values = {name: _to_ort(np.asarray(x)) for name, x in feeds.items()}
     outputs = [value.name for value in sess.get_outputs()]
     return [_from_ort(value) for value in sess.run_with_ort_values(outputs, values)]
-
-
-def at_boundary(x: Any) -> np.ndarray:
-    """The array that stands for the JAX value `x` among a model's inputs or outputs."""
-    x = x if isinstance(x, np.ndarray) else jax.numpy.asarray(x)
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    array = np.asarray(x)
-    return np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array
 
 
 def _to_ort(array: np.ndarray) -> ort.OrtValue:

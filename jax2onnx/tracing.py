@@ -10,11 +10,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import tree_util
 from jax.extend.core import ClosedJaxpr
 
 from jax2onnx import compat
 from jax2onnx.errors import InputError
+from jax2onnx.names import tree_paths
 
 log = logging.getLogger("jax2onnx")
 
@@ -26,8 +26,8 @@ class Program:
     jaxpr: ClosedJaxpr
     input_names: list[str]
     output_names: list[str]
-    in_tree: Any
-    out_tree: Any
+    inputs: Any  # (positional, keyword) arguments as pytrees of specs
+    outputs: Any  # a pytree of specs
 
 
 def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
@@ -73,8 +73,8 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         jaxpr=jaxpr,
         input_names=_input_names(fn, specs[0], specs[1]),
         output_names=_output_names(out_shape),
-        in_tree=jax.tree.structure(specs),
-        out_tree=jax.tree.structure(out_shape),
+        inputs=specs,
+        outputs=out_shape,
     )
 
 
@@ -120,14 +120,14 @@ def _input_names(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         else:
             star = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "in")
             name = f"{star}_{i}"
-        names += _paths(name, arg)
+        names += tree_paths(name, arg)
     for name in sorted(kwargs):
-        names += _paths(name, kwargs[name])
+        names += tree_paths(name, kwargs[name])
     return names
 
 
 def _output_names(out: Any) -> list[str]:
-    names = _paths("", out)
+    names = tree_paths("", out)
     return [_number(name) for name in names]
 
 
@@ -135,9 +135,3 @@ def _number(path: str) -> str:
     if not path:
         return "output"
     return f"output_{path}" if path.split("/")[0].isdigit() else path
-
-
-def _paths(prefix: str, tree: Any) -> list[str]:
-    """The path of each leaf of `tree`, its keys joined by slashes."""
-    keys = [[tree_util.keystr((k,), simple=True) for k in path] for path, _ in tree_util.tree_leaves_with_path(tree)]
-    return ["/".join([prefix, *path] if prefix else path) for path in keys]

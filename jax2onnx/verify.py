@@ -169,7 +169,7 @@ class _Pair:
 
     def _keyword_values(self, program: Program) -> list[Any]:
         """The values of the keyword arguments that are inputs of the model, not baked into it."""
-        _, traced = jax.tree.unflatten(program.in_tree, program.input_names)
+        _, traced = jax.tree.unflatten(jax.tree.structure(program.inputs), program.input_names)
         return jax.tree.leaves({name: self.input_params[name] for name in traced})
 
     def _run_model(self, values: list[Any], names: list[str]) -> list[np.ndarray]:

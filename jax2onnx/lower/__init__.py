@@ -30,10 +30,13 @@ from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     while_loop,
     window,
 )
+from jax2onnx import compat
+from jax2onnx.boundary import at_boundary
 from jax2onnx.lower.composite import COMPOSITES, write_out
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import LOWERINGS, Rule
 from jax2onnx.lower.session import Session
+from jax2onnx.weights import Weight
 
 __all__ = ["COMPOSITES", "LOWERINGS", "Builder", "Lowered", "Rule", "Val", "lower"]
 
@@ -58,28 +61,30 @@ def lower(
     ir_version: int,
     lowerings: Mapping[Primitive, Rule],
     decompose: Callable[[ClosedJaxpr], ClosedJaxpr],
-    constant_names: Mapping[int, str],
+    names: Mapping[int, str],
+    weights: Sequence[Weight] = (),
     inputs_as_nchw: Sequence[int] = (),
     outputs_as_nchw: Sequence[int] = (),
     provenance_level: int = 0,
 ) -> Lowered:
     """The ONNX model of a core jaxpr: valid, every value with its shape and dtype, and not yet optimised.
 
-    `constant_names` gives the name of the initializer of each constant that has one, by its position.
+    The first arguments of the jaxpr are the `weights`, the others are inputs. `names` has the names of arrays that are
+    constants of the program, by id.
     """
-    session = Session(opset, lowerings, decompose, provenance_level)
+    session = Session(opset, lowerings, decompose, provenance_level, names)
+    session.reserve([*input_names, *output_names])
     g = Builder(session)
-    args: list[Val] = []
-    for i, (var, name) in enumerate(zip(closed.jaxpr.invars, input_names, strict=True)):
+    invars = closed.jaxpr.invars
+    args = [_weight(g, weight, var.aval) for weight, var in zip(weights, invars, strict=False)]
+    for i, (var, name) in enumerate(zip(invars[len(weights) :], input_names, strict=True)):
         shape = tuple(var.aval.shape)
         if i in inputs_as_nchw:
             shape = tuple(shape[axis] for axis in NHWC_TO_NCHW)
         x = g.input(shape, var.aval.dtype, name)
         g.dims.declare(x)
         args.append(g.transpose(x, NCHW_TO_NHWC) if i in inputs_as_nchw else x)
-    constants: list[Any] = [
-        g.const(_as_constant(c), constant_names.get(i)) for i, c in enumerate(closed.consts)
-    ]
+    constants = [g.const(compat.as_array(c)) for c in closed.consts]
     results = session.lower_jaxpr(g, closed.jaxpr, constants, args)
     results = [g.transpose(r, NHWC_TO_NCHW) if i in outputs_as_nchw else r for i, r in enumerate(results)]
     graph = g.graph(results, model_name)
@@ -95,7 +100,7 @@ def lower(
     return Lowered(model, functools.partial(write_out, session, model))
 
 
-def _as_constant(constant: Any) -> Any:
-    from jax2onnx import compat
-
-    return compat.as_array(constant)
+def _weight(g: Builder, weight: Weight, aval: Any) -> Val:
+    if isinstance(weight.value, ir.TensorProtocol):
+        return g.session.weight(g, weight.value, tuple(aval.shape), aval.dtype, weight.name)
+    return g.session.constant(g, at_boundary(weight.value), weight.name)

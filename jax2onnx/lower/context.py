@@ -203,8 +203,11 @@ class Builder:
             root.constants[key] = self.session.constant(root, array, name)
         return root.constants[key]
 
-    def known(self, array: np.ndarray) -> Val:
-        """A computed array as a value. One that is the same everywhere is stored as a scalar, and expanded."""
+    def known(self, array: np.ndarray, name: str | None = None) -> Val:
+        """A computed array as a value. One that is the same everywhere is stored as a scalar, and expanded, unless it
+        has a `name`: then it is a weight in another shape."""
+        if name:
+            return self.const(array, name)
         if array.size <= 1 or not (array == array.flat[0]).all() or array.flat[0] == 0 and np.signbit(array).any():
             return self.const(array)
         value = self.full(array.shape, array.flat[0], array.dtype)

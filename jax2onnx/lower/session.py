@@ -20,6 +20,7 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import onnx_shape
 from jax2onnx.lower.dtypes import tensor_type
 from jax2onnx.lower.registry import Rule
+from jax2onnx.naming import NAME
 
 
 class Session:
@@ -31,12 +32,16 @@ class Session:
         lowerings: Mapping[Primitive, Rule],
         decompose: Callable[[ClosedJaxpr], ClosedJaxpr],
         provenance_level: int = 0,
+        names: Mapping[int, str] | None = None,
     ):
         self.opset = opset
         self.lowerings = lowerings
         self.decompose = decompose
         self.provenance_level = provenance_level
         self.initializers: list[ir.Value] = []
+        self._names = names or {}  # of arrays of the program, by id
+        self._names_of_constants: dict[ir.Value, str] = {}  # of those that have a name in the program
+        self._taken: set[str] = set()
         self.functions: dict[Any, ir.Function] = {}
         self._traced: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         self._kept_alive: list[Any] = []  # arrays whose id() is a key of a constants table
@@ -68,7 +73,8 @@ class Session:
     def _lower_equation(self, g: Builder, eqn: Any, operands: list[Val]) -> Sequence[Val]:
         known = fold.evaluate(eqn, operands)
         if known is not None:
-            return [g.known(k) for k in known]
+            name = self._names_of_constants.get(operands[0].value) if len(operands) == 1 else None
+            return [g.known(k, name) for k in known]
         results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
         if isinstance(results, Val):
             results = [results]
@@ -99,14 +105,37 @@ class Session:
             result = root.op("Constant", value=content, out=(content.shape, content.dtype))
             result.const = content
             return result
+        name = name or self._names.get(id(array))
         value = ir.Value(
-            name=name or f"const_{len(self.initializers)}",
+            name=self._unique(name or f"const_{len(self.initializers)}"),
             shape=onnx_shape(content.shape),
             type=tensor_type(content.dtype),
             const_value=ir.tensor(content),
         )
         self.initializers.append(value)
+        if name:
+            self._names_of_constants[value] = value.meta[NAME] = name
         return Val(value, content.shape, content.dtype, root, content)
+
+    def weight(self, root: Builder, tensor: ir.TensorProtocol, shape: tuple, dtype: np.dtype, name: str) -> Val:
+        """A new initializer that is read when the model is written."""
+        value = ir.Value(
+            name=self._unique(name), shape=onnx_shape(shape), type=tensor_type(dtype), const_value=tensor
+        )
+        value.meta[NAME] = name
+        self.initializers.append(value)
+        return Val(value, shape, dtype, root)
+
+    def reserve(self, names: Sequence[str]) -> None:
+        """Names that no initializer may have."""
+        self._taken.update(names)
+
+    def _unique(self, name: str) -> str:
+        n, base = 1, name
+        while name in self._taken:
+            name, n = f"{base}_{n}", n + 1
+        self._taken.add(name)
+        return name
 
     # ------------------------------------------------------------------------------------------------ provenance
 

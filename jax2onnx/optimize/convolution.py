@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, integers, only_user, producer, scalar
 
 RULES = RuleSet()
@@ -93,7 +94,7 @@ def _scaled(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.V
     def read(read_kernel: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
         return ir.tensor(read_kernel() * factor)
 
-    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=kernel.name)
+    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=kernel.meta.get(NAME))
 
 
 @rewrites("Conv", "MaxPool", "AveragePool")

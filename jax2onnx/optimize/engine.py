@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.naming import NAME
+
 Rule = Callable[["Rewriter", ir.Node], Any]
 Dims = tuple[int | str, ...]
 
@@ -210,6 +212,8 @@ class Rewriter:
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
         )
+        if name is not None:
+            value.meta[NAME] = name
         root.register_initializer(value)
         if key is not None:
             self._constants[key] = value

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, integers
 
 RULES = RuleSet()
@@ -89,7 +90,8 @@ def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
     with np.errstate(all="ignore"):
         rule = MOVES[node.op_type] if is_move else EXACT[node.op_type]
         result = rule(node, *(t.numpy() for t in tensors))  # type: ignore[union-attr]
-    return r.const(np.asarray(result, y.dtype.numpy()).reshape(shape))
+    name = node.inputs[0].meta.get(NAME) if is_move and node.inputs[0] is not None else None
+    return r.const(np.asarray(result, y.dtype.numpy()).reshape(shape), name=name)
 
 
 def _is_lossy(tensor: Any, to: ir.DataType) -> bool:
@@ -113,7 +115,7 @@ def _fold_later(r: Rewriter, node: ir.Node, tensors: list[Any], shape: tuple[int
     key = (id(source), node.op_type, str(sorted((k, str(a.value)) for k, a in node.attributes.items())), str(operands))
     x = node.inputs[0]
     assert x is not None
-    return r.tensor(ir.LazyTensor(read, y.dtype, ir.Shape(shape)), key=key, name=x.name)
+    return r.tensor(ir.LazyTensor(read, y.dtype, ir.Shape(shape)), key=key, name=x.meta.get(NAME))
 
 
 class _Frozen:

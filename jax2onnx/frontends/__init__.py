@@ -1,0 +1,87 @@
+"""What is callable here, which arrays are its weights, and what are they called.
+
+A front end looks at the object that is exported. It returns a `Source`: a plain function to trace, and the names of the
+arrays inside it. No library is imported that the caller has not imported, and nothing of any library is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jax2onnx.names import tree_paths
+
+
+class Source(NamedTuple):
+    """A function that JAX can trace, and its arrays by name."""
+
+    fn: Callable[..., Any]
+    arrays: Mapping[str, Any]
+
+
+def source_of(target: Any) -> Source:
+    """Make what the caller gave into something that can be traced."""
+    for library, module in (("flax.nnx", "nnx"), ("flax.linen", "linen"), ("haiku", "haiku")):
+        if library in sys.modules:
+            from importlib import import_module
+
+            found = import_module(f"jax2onnx.frontends.{module}").source_of(target)
+            if found is not None:
+                return found
+    return Source(target, dict(_arrays_inside(target)))
+
+
+def _arrays_inside(target: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays that a callable holds on to: as a pytree, as a bound or partial argument, or in its closure."""
+    if isinstance(target, functools.partial):
+        names = [str(i) for i in range(len(target.args))]
+        yield from _named(dict(zip(names, target.args, strict=True)) | dict(target.keywords))
+        yield from _arrays_inside(target.func)
+        return
+    owner = getattr(target, "__self__", None)
+    if owner is not None:
+        yield from _named_tree("", owner)
+    wrapped = getattr(target, "__wrapped__", None)
+    if wrapped is not None:
+        yield from _arrays_inside(wrapped)
+    code, cells = getattr(target, "__code__", None), getattr(target, "__closure__", None)
+    if code is not None and cells:
+        values = {n: c.cell_contents for n, c in zip(code.co_freevars, cells, strict=True) if _is_filled(c)}
+        yield from _named(values)
+    if code is not None:
+        outside = {n: target.__globals__[n] for n in code.co_names if n in target.__globals__}
+        yield from _named({n: v for n, v in outside.items() if not callable(v) or jax.tree.leaves(v)[:1] != [v]})
+    yield from _named_tree("", target)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents
+    except ValueError:  # a variable that is assigned later
+        return False
+    return True
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        yield from _named_tree(name, value)
+
+
+def _named_tree(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays in a pytree with their paths; an ordinary object is looked at one level deep."""
+    leaves = jax.tree.leaves(tree)
+    if len(leaves) == 1 and leaves[0] is tree:
+        if isinstance(tree, jax.Array | np.ndarray):
+            yield prefix, tree
+        elif hasattr(tree, "__dict__") and not isinstance(tree, type):
+            arrays = {k: v for k, v in vars(tree).items() if isinstance(v, jax.Array | np.ndarray)}
+            yield from ((f"{prefix}/{k}" if prefix else k, v) for k, v in arrays.items())
+        return
+    for path, leaf in zip(tree_paths(prefix, tree), leaves, strict=True):
+        if isinstance(leaf, jax.Array | np.ndarray):
+            yield path, leaf

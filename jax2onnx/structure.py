@@ -1,0 +1,74 @@
+"""The pytree structure of a model's inputs and outputs, as text that a model can carry.
+
+    describe({"image": "batch/image", "sizes": ("s0", "s1")})
+    -> {"dict": {"image": "batch/image", "sizes": {"tuple": ["s0", "s1"]}}}
+
+A leaf is the name of an input or output. Nodes of other kinds (dataclasses, modules) are described as dictionaries by
+field or index, because their class may not exist where the model runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jax import tree_util
+
+
+def describe(tree: Any) -> Any:
+    """A tree whose leaves are names, as JSON."""
+    if isinstance(tree, str) or tree is None:
+        return tree
+    if type(tree) in (tuple, list):
+        return {type(tree).__name__: [describe(child) for child in tree]}
+    children, _ = tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
+    return {"dict": {tree_util.keystr(path, simple=True): describe(child) for path, child in children}}
+
+
+def names(description: Any) -> Iterator[str]:
+    """The names in a description, in order."""
+    if isinstance(description, str):
+        yield description
+    elif description is not None:
+        ((_, children),) = description.items()
+        for child in children.values() if isinstance(children, dict) else children:
+            yield from names(child)
+
+
+def rebuild(description: Any, values: Mapping[str, Any]) -> Any:
+    """The tree with the value of each name in its place."""
+    if description is None:
+        return None
+    if isinstance(description, str):
+        return values[description]
+    ((kind, children),) = description.items()
+    if kind == "dict":
+        return {key: rebuild(child, values) for key, child in children.items()}
+    items = [rebuild(child, values) for child in children]
+    return tuple(items) if kind == "tuple" else items
+
+
+def assign(description: Any, tree: Any) -> dict[str, Any]:
+    """The value of each name, taken from a tree of this structure. Raises ValueError where the tree is different."""
+    if description is None:
+        return {}
+    if isinstance(description, str):
+        return {description: tree}
+    ((kind, children),) = description.items()
+    parts: Mapping[str, Any]
+    if kind == "dict":
+        if not isinstance(tree, Mapping):
+            found, _ = tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
+            tree = {tree_util.keystr(path, simple=True): child for path, child in found}
+        if set(tree) != set(children):
+            raise ValueError(f"expected the keys {sorted(children)}, got {sorted(tree)}")
+        parts, pairs = tree, children.items()
+        chosen = [(child, parts[key]) for key, child in pairs]
+    else:
+        if not isinstance(tree, tuple | list) or len(tree) != len(children):
+            raise ValueError(f"expected a {kind} of {len(children)}, got {type(tree).__name__}")
+        chosen = list(zip(children, tree, strict=True))
+    result: dict[str, Any] = {}
+    for child, value in chosen:
+        result.update(assign(child, value))
+    return result
