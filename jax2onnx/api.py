@@ -22,7 +22,7 @@ from jax2onnx.errors import InputError
 from jax2onnx.loosen import loosen
 from jax2onnx.frontends import source_of
 from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
-from jax2onnx.naming import Names, assign_names, final_names
+from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.optimize import optimize
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.specs import input_specs, needs_x64
@@ -132,7 +132,7 @@ def to_onnx(
             ir_version=opsets.ir_version(opset),
             lowerings=rules,
             decompose=to_core,
-            names={id(array): name for name, array in source.arrays.items()},
+            names={array_key(array): name for name, array in source.arrays.items()},
             weights=baked,
             inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals[count:], "inputs_as_nchw"),
             outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),

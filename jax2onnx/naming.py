@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import InputError
@@ -12,6 +13,13 @@ from jax2onnx.errors import InputError
 
 NAME = "name"
 """The key of an initializer's meta data under which its name in the program is, whatever became of it since."""
+
+
+def array_key(array: Any) -> Any:
+    """What tells an array from others: JAX may wrap a NumPy array anew, but its memory stays the same."""
+    if isinstance(array, np.ndarray):
+        return array.__array_interface__["data"][0], array.shape, array.dtype.str
+    return id(array)
 
 
 class Names(NamedTuple):

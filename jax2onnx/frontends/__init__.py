@@ -7,6 +7,7 @@ arrays inside it. No library is imported that the caller has not imported, and n
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ def source_of(target: Any) -> Source:
 def _arrays_inside(target: Any) -> Iterator[tuple[str, Any]]:
     """The arrays that a callable holds on to: as a pytree, as a bound or partial argument, or in its closure."""
     if isinstance(target, functools.partial):
-        names = [str(i) for i in range(len(target.args))]
+        names = _parameter_names(target.func, len(target.args))
         yield from _named(dict(zip(names, target.args, strict=True)) | dict(target.keywords))
         yield from _arrays_inside(target.func)
         return
@@ -57,6 +58,16 @@ def _arrays_inside(target: Any) -> Iterator[tuple[str, Any]]:
         outside = {n: target.__globals__[n] for n in code.co_names if n in target.__globals__}
         yield from _named({n: v for n, v in outside.items() if not callable(v) or jax.tree.leaves(v)[:1] != [v]})
     yield from _named_tree("", target)
+
+
+def _parameter_names(fn: Any, count: int) -> list[str]:
+    """The names of the first parameters of a function, numbers where it has none."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
+        parameters = []
+    named = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    return [named[i] if i < len(named) else str(i) for i in range(count)]
 
 
 def _is_filled(cell: Any) -> bool:

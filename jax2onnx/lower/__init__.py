@@ -61,7 +61,7 @@ def lower(
     ir_version: int,
     lowerings: Mapping[Primitive, Rule],
     decompose: Callable[[ClosedJaxpr], ClosedJaxpr],
-    names: Mapping[int, str],
+    names: Mapping[Any, str],
     weights: Sequence[Weight] = (),
     inputs_as_nchw: Sequence[int] = (),
     outputs_as_nchw: Sequence[int] = (),
@@ -70,7 +70,7 @@ def lower(
     """The ONNX model of a core jaxpr: valid, every value with its shape and dtype, and not yet optimised.
 
     The first arguments of the jaxpr are the `weights`, the others are inputs. `names` has the names of arrays that are
-    constants of the program, by id.
+    constants of the program, by `naming.array_key`.
     """
     session = Session(opset, lowerings, decompose, provenance_level, names)
     session.reserve([*input_names, *output_names])

@@ -20,7 +20,7 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import onnx_shape
 from jax2onnx.lower.dtypes import tensor_type
 from jax2onnx.lower.registry import Rule
-from jax2onnx.naming import NAME
+from jax2onnx.naming import NAME, array_key
 
 
 class Session:
@@ -32,14 +32,14 @@ class Session:
         lowerings: Mapping[Primitive, Rule],
         decompose: Callable[[ClosedJaxpr], ClosedJaxpr],
         provenance_level: int = 0,
-        names: Mapping[int, str] | None = None,
+        names: Mapping[Any, str] | None = None,
     ):
         self.opset = opset
         self.lowerings = lowerings
         self.decompose = decompose
         self.provenance_level = provenance_level
         self.initializers: list[ir.Value] = []
-        self._names = names or {}  # of arrays of the program, by id
+        self._names = names or {}  # of arrays of the program, by `array_key`
         self._names_of_constants: dict[ir.Value, str] = {}  # of those that have a name in the program
         self._taken: set[str] = set()
         self.functions: dict[Any, ir.Function] = {}
@@ -105,7 +105,7 @@ class Session:
             result = root.op("Constant", value=content, out=(content.shape, content.dtype))
             result.const = content
             return result
-        name = name or self._names.get(id(array))
+        name = name or self._names.get(array_key(array))
         value = ir.Value(
             name=self._unique(name or f"const_{len(self.initializers)}"),
             shape=onnx_shape(content.shape),

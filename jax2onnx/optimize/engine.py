@@ -156,7 +156,7 @@ class Rewriter:
                 continue
             producers = [v.producer() for v in used_values(dead)]
             graph = dead.graph
-            _detach_bodies(dead)
+            detach_bodies(dead)
             graph.remove(dead, safe=True)
             stack.extend(p for p in producers if p is not None)
 
@@ -318,10 +318,13 @@ def rename_operator(name: str | None, old: str, new: str) -> str:
     return new
 
 
-def _detach_bodies(node: ir.Node) -> None:
-    """Let go of the values that the bodies of a dead node use."""
+def detach_bodies(node: ir.Node) -> None:
+    """Take the bodies of a dead node apart, so that they no longer use anything."""
     for attr in node.attributes.values():
         if attr.type == ir.AttributeType.GRAPH:
-            for inner in list(attr.as_graph().all_nodes()):
+            body = attr.as_graph()
+            for inner in reversed(list(body)):
+                detach_bodies(inner)
                 for i in range(len(inner.inputs)):
                     inner.replace_input_with(i, None)
+                body.remove(inner)

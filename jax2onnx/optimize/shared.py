@@ -6,6 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from jax2onnx.optimize.engine import detach_bodies
+
 
 
 def share_equal_nodes(model: ir.Model) -> int:
@@ -64,11 +66,7 @@ def remove_unused(model: ir.Model) -> None:
 def _remove_unused_nodes(graph: ir.Graph) -> None:
     for node in reversed(list(graph)):
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH:
-                    for inner in list(attribute.as_graph().all_nodes()):
-                        for i in range(len(inner.inputs)):
-                            inner.replace_input_with(i, None)
+            detach_bodies(node)
             graph.remove(node, safe=True)
             continue
         for attribute in node.attributes.values():
