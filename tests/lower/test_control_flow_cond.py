@@ -194,4 +194,4 @@ def test_the_code_for_the_cpu_is_taken():
 
     model = check(fn, np.float32(0.5))
     assert {"Sin", "Exp"} <= set(count(model))
-    assert not list(b for op, b in bodies(model.graph) if op == "If")
+    assert not [body for op, body in bodies(model.graph) if op == "If"]

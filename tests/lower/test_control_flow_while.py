@@ -85,7 +85,7 @@ def test_carries_that_change_places_or_become_constants():
 def test_key_carry():
     def fn(data):
         def step(state):
-            key, drawn, n = state
+            key, _, n = state
             key, use = jax.random.split(key)
             return key, jax.random.uniform(use), n + 1
 
