@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from jax2onnx.decompose.registry import decomposes
 from jax2onnx.decompose.sort import with_64_bits
+from jax2onnx.decompose.special_elementary import broadcast_operands
 
 UNSIGNED: dict[int, Any] = {4: jnp.uint4, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -84,6 +85,7 @@ def mulhi(x: Array, y: Array) -> Array:
 @decomposes(lax.nextafter_p)
 def nextafter(x: Array, y: Array) -> Array:
     """Of floats of one sign, the next one has the next bits."""
+    x, y = broadcast_operands(x, y)
     signed = np.dtype(f"int{width(x.dtype)}")
     away = ((x > 0) == (y > x)).astype(signed)
     bits = lax.bitcast_convert_type(x, signed) + (2 * away - 1)

@@ -24,26 +24,35 @@ def real_operands(in_avals, params) -> bool:
     return not any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in in_avals)
 
 
-def _at_least(wide: Any) -> Callable:
-    def decorate(fn: Callable[..., Array]) -> Callable[..., Array]:
-        @wraps(fn)
-        def widened(*args: Array, **params: Any) -> Array:
-            dtype = args[0].dtype
-            if jnp.finfo(dtype).bits >= jnp.finfo(wide).bits:
-                return fn(*args, **params)
-            with compat.x64(True):
-                return fn(*(lax.convert_element_type(x, wide) for x in args), **params).astype(dtype)
-
-        return widened
-
-    return decorate
+def broadcast_operands(*args: Array) -> list[Array]:
+    """Operands of one shape: those of a primitive may have axes of size 1 in place of longer ones."""
+    shape = lax.broadcast_shapes(*(x.shape for x in args))
+    return [x if x.shape == shape else lax.broadcast_in_dim(x, shape, range(x.ndim)) for x in args]
 
 
-at_least_float32 = _at_least(np.float32)
-"""Compute float16 and bfloat16 in float32 and round once at the end, as XLA does."""
+def at_least_float32(fn: Callable[..., Array]) -> Callable[..., Array]:
+    """Compute float16 and bfloat16 in float32 and round once at the end, as XLA does."""
 
-at_least_float64 = _at_least(np.float64)
-"""Compute in float64 and round once at the end, where a cancellation would show in float32."""
+    @wraps(fn)
+    def widened(*args: Array, **params: Any) -> Array:
+        dtype = args[0].dtype
+        args = tuple(broadcast_operands(*args))
+        if jnp.finfo(dtype).bits >= 32:
+            return fn(*args, **params)
+        return fn(*(x.astype(np.float32) for x in args), **params).astype(dtype)
+
+    return widened
+
+
+def in_float64(fn: Callable[[Array], Array]) -> Callable[..., Array]:
+    """Compute in float64 and round once at the end, where a cancellation would show in float32."""
+
+    @wraps(fn)
+    def widened(x: Array, **_: Any) -> Array:
+        with compat.x64(True):
+            return fn(x.astype(np.float64)).astype(x.dtype)
+
+    return widened
 
 
 @decomposes(lax.log1p_p, when=real_operands)

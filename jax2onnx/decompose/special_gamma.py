@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
-from jax2onnx.decompose.special_elementary import at_least_float32, at_least_float64
+from jax2onnx.decompose.special_elementary import at_least_float32, in_float64
 
 # Lanczos' approximation with g = 7: gamma(x) is about (t/e)^(x - 1/2) (c0 + c1 / x + c2 / (x + 1) + ...), where
 # t = x + 6.5, for x >= 1/2. The other half comes from the reflection formula.
@@ -42,7 +42,7 @@ def is_pole(x: Array) -> Array:
 
 
 @decomposes(lax.lgamma_p)
-@at_least_float64
+@in_float64
 def lgamma(x: Array) -> Array:
     """The logarithm of the absolute value of the gamma function."""
     is_less, z = reflected(x)
@@ -56,7 +56,7 @@ def lgamma(x: Array) -> Array:
 
 
 @decomposes(lax.digamma_p)
-@at_least_float64
+@in_float64
 def digamma(x: Array) -> Array:
     """The derivative of `lgamma`."""
     is_less, z = reflected(x)

@@ -151,8 +151,10 @@ def _monoid_windows(monoid: Primitive) -> Callable[..., Array]:
 
 
 def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
-    """Whether an ONNX pooling operator cannot do it: they pool floats over one to three axes, and every window must touch
-    the operand."""
+    """Whether an ONNX pooling operator cannot do it.
+
+    They pool floats over one to three axes, and every window must touch the operand.
+    """
     (x,) = avals
     w = windows(**params)
     pooled = [i for i, (size, stride) in enumerate(zip(w.sizes, w.strides, strict=True)) if (size, stride) != (1, 1)]
@@ -208,6 +210,8 @@ def select_and_gather_add(tangents: Array, operand: Array, *, select_prim: Primi
 @decomposes(lax.select_and_scatter_add_p)
 def select_and_scatter_add(source: Array, operand: Array, *, select_prim: Primitive, **params: Any) -> Array:
     """Add each element of the source to the place of the element that its window of the operand selects."""
+    if source.dtype == bool:  # to add is to combine by "or"
+        return select_and_scatter_add(source.astype(np.int32), operand, select_prim=select_prim, **params) != 0
     w = windows(**params)
     padded = lax.pad(operand, jnp.asarray(_loser(select_prim, operand.dtype)), w.pad_config)
     size = padded.size

@@ -28,10 +28,8 @@ def assert_agrees(primitive: Primitive, *args: Any, rtol: float = 0, atol: float
     NaN equals NaN, and without tolerances 0.0 and -0.0 are different values.
     """
     args = tuple(jax.numpy.asarray(x) for x in args)
-    decomposition = DECOMPOSITIONS[primitive]
-    assert decomposition.when is None or decomposition.when([jax.typeof(x) for x in args], params)
     expected = as_list(jax.jit(lambda *xs: primitive.bind(*xs, **params))(*args))
-    actual = as_list(evaluate(decomposition.fn, *args, **params))
+    actual = as_list(evaluate(DECOMPOSITIONS[primitive].fn, *args, **params))
     assert len(actual) == len(expected)
     for a, e in zip(actual, expected, strict=True):
         assert_close(a, e, rtol, atol)

@@ -88,7 +88,14 @@ def test_atan2_is_accurate_everywhere(dtype, rtol):
     assert_agrees(lax.atan2_p, y, x, rtol=rtol, atol=np.finfo(np.float32).tiny)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1,)])
+def test_operands_of_size_1_are_broadcast():
+    x, y = np.ones((1, 3), np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
+    for primitive in (lax.atan2_p, lax.nextafter_p, lax.zeta_p):
+        assert_agrees(primitive, x, y, rtol=1e-6)
+        assert_agrees(primitive, y, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)])
 def test_shapes(shape):
     for name, primitive in UNARY.items():
         x = np.full(shape, 0.3, np.float32)

@@ -87,6 +87,12 @@ def test_selection(select, kind):
     assert_agrees(lax.select_and_scatter_add_p, source, operand, select_prim=select, rtol=1e-6, atol=1e-6, **place)
 
 
+def test_selection_of_booleans():
+    operand, source = np.random.default_rng(8).random((2, 4, 4)) < 0.5
+    place = {"window_dimensions": (2, 2), "window_strides": (1, 1), "padding": ((0, 1), (1, 0))}
+    assert_agrees(lax.select_and_scatter_add_p, source, operand, select_prim=lax.ge_p, **place)
+
+
 def test_dilated_selection():
     rng = np.random.default_rng(4)
     operand, values = rng.normal(size=(2, 7, 9))
