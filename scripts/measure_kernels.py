@@ -6,8 +6,8 @@
 The runtime's list of registered kernels is not the whole truth: some do not load, and an operator without a kernel may
 load because the runtime inlines its function body. So each operator, version and combination of dtypes is tried by
 loading a model of that one node; nodes with subgraphs cannot be tried alone, for them the list is taken. A node that
-loads without a kernel counts only where that is as good: not for float16 (the runtime computes in float32 and forgets to
-round between nodes, see FACTS.md), and not where the function body overflows or cancels, as those of Softplus and Elu do.
+loads without a kernel counts only where that is as good: not for float16 (the runtime computes in float32 and forgets
+to round between nodes, see FACTS.md), and not where the function body overflows or cancels (Softplus, Elu).
 """
 
 from __future__ import annotations
@@ -29,29 +29,32 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 TABLE = Path(__file__).parent.parent / "jax2onnx" / "targets" / "onnxruntime_cpu.json"
 OPSETS = range(17, 27)
 DTYPES = {f"tensor({t.name.lower()})": t.short_name() for t in ir.DataType if t and t.short_name()[0] not in "sc"}
-COMMON = "f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 b8".split()
+COMMON = ["f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "b8"]
 ORDER = [*COMMON, *sorted(set(DTYPES.values()) - set(COMMON))]
 
-# Operators on strings, sequences, optionals, images, quantized numbers and random numbers never come out of a JAX program.
-NOT_OURS = {
-    "Bernoulli", "BlackmanWindow", "ConcatFromSequence", "Constant", "ConvInteger", "DeformConv", "DequantizeLinear",
-    "DynamicQuantizeLinear", "HammingWindow", "HannWindow", "ImageDecoder", "MatMulInteger", "MaxRoiPool", "MelWeightMatrix",
-    "Multinomial", "NegativeLogLikelihoodLoss", "NonMaxSuppression", "Optional", "OptionalGetElement", "OptionalHasElement",
-    "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-    "RegexFullMatch", "RoiAlign", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
-    "SequenceLength", "SequenceMap", "SoftmaxCrossEntropyLoss", "SplitToSequence", "StringConcat", "StringNormalizer",
-    "StringSplit", "TfIdfVectorizer",
-}  # fmt: skip
+# Operators on strings, sequences, images, quantized or random numbers never come out of a JAX program.
+NOT_OURS = """
+    Bernoulli BlackmanWindow ConcatFromSequence Constant ConvInteger DeformConv DequantizeLinear DynamicQuantizeLinear
+    HammingWindow HannWindow ImageDecoder MatMulInteger MaxRoiPool MelWeightMatrix Multinomial NegativeLogLikelihoodLoss
+    NonMaxSuppression Optional OptionalGetElement OptionalHasElement QLinearConv QLinearMatMul QuantizeLinear
+    RandomNormal RandomNormalLike RandomUniform RandomUniformLike RegexFullMatch RoiAlign SequenceAt SequenceConstruct
+    SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence
+    StringConcat StringNormalizer StringSplit TfIdfVectorizer
+"""
 GOOD_BODIES = {"AffineGrid", "Attention", "CastLike", "CenterCropPad", "GroupNormalization", "HardSwish",
                "MeanVarianceNormalization", "Mish", "RotaryEmbedding", "Swish"}  # fmt: skip
 WITH_SUBGRAPHS = {"If", "Loop", "Scan"}
 REQUIRED_ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "AveragePool": {"kernel_shape": [2]}, "BitShift": {"direction": "LEFT"}, "Concat": {"axis": 0},
-    "DepthToSpace": {"blocksize": 2}, "Einsum": {"equation": "ij,jk->ik"}, "GRU": {"hidden_size": 2},
-    "GroupNormalization": {"num_groups": 2}, "LRN": {"size": 3}, "LSTM": {"hidden_size": 2}, "LpPool": {"kernel_shape": [2]},
-    "MaxPool": {"kernel_shape": [2]}, "MaxUnpool": {"kernel_shape": [2]}, "Mod": {"fmod": 1}, "RNN": {"hidden_size": 2},
-    "SpaceToDepth": {"blocksize": 2},
-}  # fmt: skip
+    **{op: {"kernel_shape": [2]} for op in ("AveragePool", "LpPool", "MaxPool", "MaxUnpool")},
+    **{op: {"hidden_size": 2} for op in ("GRU", "LSTM", "RNN")},
+    **{op: {"blocksize": 2} for op in ("DepthToSpace", "SpaceToDepth")},
+    "BitShift": {"direction": "LEFT"},
+    "Concat": {"axis": 0},
+    "Einsum": {"equation": "ij,jk->ik"},
+    "GroupNormalization": {"num_groups": 2},
+    "LRN": {"size": 3},
+    "Mod": {"fmod": 1},
+}
 # The inputs to give where not all of them can be given together.
 GIVEN_INPUTS = {"Resize": "X scales", "Attention": "Q K V attn_mask", "RotaryEmbedding": "X cos_cache sin_cache"}
 RESULT_DTYPE_ATTRIBUTE = {"Cast": "to", "BitCast": "to", "EyeLike": "dtype"}
@@ -98,7 +101,9 @@ def one_node_model(schema: defs.OpSchema, opset: int, types: Types) -> onnx.Mode
     if schema.name == "ConstantOfShape":
         size = max(1, ir.DataType(elem["T2"]).bitwidth // 8)
         attributes["value"] = onnx.TensorProto(dims=[1], data_type=elem["T2"], raw_data=bytes(size))
-    node = helper.make_node(schema.name, names, [f"{o.name}_out" for o in schema.outputs[: schema.min_output]], **attributes)
+    node = helper.make_node(
+        schema.name, names, [f"{o.name}_out" for o in schema.outputs[: schema.min_output]], **attributes
+    )
     imports = [helper.make_opsetid("", opset)]
     graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name=o) for o in node.output])
     return helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports))
@@ -151,7 +156,7 @@ def table() -> dict[str, Any]:
     """
     registered = registered_kernels()
     ops: dict[str, Any] = {}
-    for name in sorted({s.name for s in defs.get_all_schemas() if s.domain == ""} - NOT_OURS):
+    for name in sorted({s.name for s in defs.get_all_schemas() if s.domain == ""} - set(NOT_OURS.split())):
         newest: Any = None
         tried = set()
         for opset in OPSETS:
@@ -168,7 +173,11 @@ def table() -> dict[str, Any]:
                 ops.setdefault(name, {})[str(opset if version in tried else version)] = kernels
             newest = kernels
             tried.add(version)
-    return {"runtime": f"onnxruntime {ort.__version__} CPUExecutionProvider", "opsets": [OPSETS[0], OPSETS[-1]], "ops": ops}
+    return {
+        "runtime": f"onnxruntime {ort.__version__} CPUExecutionProvider",
+        "opsets": [OPSETS[0], OPSETS[-1]],
+        "ops": ops,
+    }
 
 
 def formatted(data: dict[str, Any]) -> str:

@@ -22,7 +22,9 @@ TARGETS = ("onnx", *table.TABLES)
 
 
 def legalize(model: ir.Model, target: str) -> None:
-    """Rewrite, in place, every node that `target` has no kernel for. All values of the model must have a dtype and shape.
+    """Rewrite, in place, every node that `target` has no kernel for.
+
+    All values of the model must have a dtype and shape, in the bodies of its nodes and in its functions too.
 
     Raises:
         UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
@@ -33,7 +35,8 @@ def legalize(model: ir.Model, target: str) -> None:
     _check(target)
     if target == "onnx":
         return
-    for root in (model.graph, *model.functions.values()):
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for root in roots:
         Legalizer(target, root).run()
 
 

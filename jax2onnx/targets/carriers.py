@@ -1,7 +1,7 @@
 """Which dtype can stand in for another, so that an operator computes the same result.
 
-A node whose dtype has no kernel is computed in a *carrier*: its operands are cast to it, its results are cast back. What a
-carrier must preserve depends on what the operator does with its elements:
+A node whose dtype has no kernel is computed in a *carrier*: its operands are cast to it, its results are cast back.
+What a carrier must preserve depends on what the operator does with its elements:
 
 - it *moves* them (Concat, Gather, Where): any dtype that keeps different elements different;
 - it computes *modulo* a power of two (Add, MatMul, ReduceSum of integers): any integer type as wide or wider, since
@@ -24,6 +24,10 @@ def _dtypes(names: str) -> list[ir.DataType]:
     return [_NAMES[n] for n in names.split()]
 
 
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
 def _table(rows: dict[str, str]) -> dict[ir.DataType, list[ir.DataType]]:
     return {_NAMES[name]: _dtypes(carriers) for name, carriers in rows.items()}
 
@@ -42,6 +46,7 @@ CONTAINED_IN = _table(
         "u4": "u8 i32",
         "i2": "i8 i32",
         "u2": "u8 i32",
+        "f32": "f64",
         "f16": "f32 f64",
         "bf16": "f32 f64",
         "f8e4m3fn": "f32",
@@ -67,22 +72,28 @@ WRAPS_IN = _table(
 )
 
 # Operators are followed by the value of the attribute in MODE, where what they do depends on it.
-MODE = {"ScatterElements": "reduction", "ScatterND": "reduction", "BitShift": "direction", "Mod": "fmod", "Resize": "mode"}
+MODE = {
+    "ScatterElements": "reduction",
+    "ScatterND": "reduction",
+    "BitShift": "direction",
+    "Mod": "fmod",
+    "Resize": "mode",
+}
 MODE_DEFAULT = {"reduction": "none", "mode": "nearest", "fmod": "0"}
 
-MOVES = set(
-    "CenterCropPad Compress Concat DepthToSpace Equal Expand EyeLike Flatten Gather GatherElements GatherND Identity Pad Reshape"
-    " Resize:nearest ReverseSequence ScatterElements:none ScatterND:none Size Slice SpaceToDepth Split Squeeze"
-    " TensorScatter Tile Transpose Trilu Unsqueeze Where".split()
-)
-WRAPS = set(
-    "Add BitShift:LEFT BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CumProd CumSum Einsum MatMul Mul Neg ReduceProd"
-    " ReduceSum ReduceSumSquare ScatterElements:add ScatterElements:mul ScatterND:add ScatterND:mul Sub Sum".split()
-)
-ORDERS = set(
-    "ArgMax ArgMin Clip Greater GreaterOrEqual Less LessOrEqual Max Min ReduceMax ReduceMin ScatterElements:max"
-    " ScatterElements:min ScatterND:max ScatterND:min TopK".split()
-)
+MOVES = _words("""
+    CenterCropPad Compress Concat DepthToSpace Equal Expand EyeLike Flatten Gather GatherElements GatherND Identity Pad
+    Reshape Resize:nearest ReverseSequence ScatterElements:none ScatterND:none Size Slice SpaceToDepth Split Squeeze
+    TensorScatter Tile Transpose Trilu Unsqueeze Where
+""")
+WRAPS = _words("""
+    Add BitShift:LEFT BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CumProd CumSum MatMul Mul Neg ScatterElements:add
+    ScatterElements:mul ScatterND:add ScatterND:mul Sub Sum
+""")
+ORDERS = _words("""
+    ArgMax ArgMin Clip Greater GreaterOrEqual Less LessOrEqual Max Min ReduceMax ReduceMin ScatterElements:max
+    ScatterElements:min ScatterND:max ScatterND:min TopK
+""")
 # Their results are operands, unchanged or up to the sign, or whole numbers no larger: nothing is left to round.
 SELECTS = MOVES | ORDERS | {"MaxPool", "GlobalMaxPool"}
 SELECTS_FLOATS = {"Abs", "Ceil", "Floor", "Neg", "Round", "Sign"}

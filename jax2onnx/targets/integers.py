@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
-from jax2onnx.targets.rewrite import Emitter, expands
+from jax2onnx.targets.rewrite import Emitter, dims_of, expands
 
 INTEGERS = "i32 i64 u32 u64"
 BOOL = ir.DataType.BOOL
@@ -18,7 +18,7 @@ INT64 = ir.DataType.INT64
 @expands("Gemm", INTEGERS)
 def gemm(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """A matrix product and a sum. (The factors alpha and beta are floats: only 1 makes sense for integers.)"""
-    a, b, *c = node.inputs
+    a, b, *c = e.operands
     attributes = node.attributes
     if attributes.get_float("alpha", 1.0) != 1.0 or (c and attributes.get_float("beta", 1.0) != 1.0):
         raise UnsupportedError("Gemm of integers cannot have a factor alpha or beta other than 1.")
@@ -32,10 +32,10 @@ def gemm(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 
 # ------------------------------------------------------------------------------------------------ order of int64
 
-KEEP_VALUES = set("Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
-ALL_VALUES = set("Concat Max Min".split())
-INSIDE_INT32 = {ir.DataType.from_short_name(n) for n in "b8 i8 i16 i32 u8 u16 i4 u4".split()}
-SMALL_RESULT = set("ArgMax ArgMin NonZero Shape Size".split())  # positions and sizes
+KEEP_VALUES = {"Gather", "GatherND", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+ALL_VALUES = {"Concat", "Max", "Min"}
+SMALL_RESULT = {"ArgMax", "ArgMin", "NonZero", "Shape", "Size"}  # positions and sizes
+INSIDE_INT32 = {getattr(ir.DataType, n) for n in ("BOOL", "INT4", "INT8", "INT16", "INT32", "UINT4", "UINT8", "UINT16")}
 
 
 def fits_int32(value: ir.Value | None, depth: int = 8) -> bool:
@@ -67,7 +67,7 @@ def extreme(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     if all(fits_int32(v) for v in node.inputs):
         return None
     compare = "Greater" if node.op_type == "Max" else "Less"
-    result, *rest = node.inputs
+    result, *rest = e.operands
     for x in rest:
         better = e.emit(compare, x, result, dtype=BOOL)
         result = e.Where(better, x, result, dtype=INT64)
@@ -76,7 +76,7 @@ def extreme(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 @expands("Clip", "i64")
 def clip(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
-    x, low, high = [*node.inputs, None, None][:3]
+    x, low, high = [*e.operands, None, None][:3]
     if all(fits_int32(v) for v in (x, low, high)):
         return None
     x = e.Max(x, low) if low is not None else x
@@ -86,23 +86,23 @@ def clip(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 @expands("Sign", "i64")
 def sign(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
-    (x,) = node.inputs
+    (x,) = e.operands
     if fits_int32(x):
         return None
     above, below = e.Greater(x, 0, dtype=BOOL), e.Less(x, 0, dtype=BOOL)
-    return [e.Sub(e.Cast(above, to=int(INT64), dtype=INT64), e.Cast(below, to=int(INT64), dtype=INT64))]
+    return [e.Sub(e.cast(above, INT64), e.cast(below, INT64))]
 
 
 @expands("Relu", "i8 i16 i32 i64")
 def relu(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    (x,) = node.inputs
+    (x,) = e.operands
     return [e.Max(x, 0)]
 
 
 @expands("Mod", "i64 u64")
 def remainder(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    """The remainder with the sign of the dividend. Dividing by 1 instead of -1 gives the same one, and never overflows."""
-    x, y = node.inputs
+    """The remainder with the sign of the dividend. It is the same for divisors 1 and -1, and 1 never overflows."""
+    x, y = e.operands
     if y.dtype == INT64:
         y = e.Where(e.Equal(y, -1, dtype=BOOL, shape=y.shape), e.const(np.array(1)), y, dtype=INT64, shape=y.shape)
     return [e.Sub(x, e.Mul(e.Div(x, y), y))]
@@ -113,21 +113,20 @@ def remainder(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 
 @expands("PRelu", "f64 i32 i64 u32 u64")
 def parametric_relu(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    x, slope = node.inputs
+    x, slope = e.operands
     return [e.Where(e.Less(x, 0, dtype=BOOL), e.Mul(x, slope), x, dtype=x.dtype)]
 
 
 @expands("CastLike", "f16")
 def cast_like(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    dtype = node.outputs[0].dtype
-    return [e.Cast(node.inputs[0], to=int(dtype), dtype=dtype)]
+    return [e.Cast(e.operands[0], to=int(e.dtype), dtype=e.dtype)]
 
 
 @expands("DepthToSpace SpaceToDepth", "i64 u64")
 def blocks(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """Blocks of pixels to channels or back: split the axes, permute, join."""
-    (x,) = node.inputs
-    b, (n, c, h, w), out = node.attributes.get_int("blocksize"), x.shape, list(node.outputs[0].shape)
+    (x,) = e.operands
+    b, (n, c, h, w), out = node.attributes.get_int("blocksize"), dims_of(x), e.dims
     if node.op_type == "SpaceToDepth":
         split, perm = [n, c, out[2], b, out[3], b], [0, 3, 5, 1, 2, 4]
     elif node.attributes.get_string("mode", "DCR") == "DCR":
@@ -135,7 +134,9 @@ def blocks(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     else:
         split, perm = [n, out[1], b, b, h, w], [0, 1, 4, 2, 5, 3]
     if not all(isinstance(d, int) for d in (*split, *out)):
-        raise UnsupportedError(f"{node.op_type} of 64-bit integers in onnxruntime needs a known shape, not {list(x.shape)}.")
+        raise UnsupportedError(
+            f"{node.op_type} of 64-bit integers in onnxruntime needs a known shape, not {dims_of(x)}."
+        )
     x = e.Reshape(x, e.const(np.array(split)), allowzero=1, shape=split)
     x = e.Transpose(x, perm=perm, shape=[split[p] for p in perm])
     return [e.Reshape(x, e.const(np.array(out)), allowzero=1)]
@@ -144,22 +145,20 @@ def blocks(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 @expands("OneHot", "f64 f16 bf16 i8 i16 u8 u16 u32 u64 b8")
 def one_hot(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """The one-hot mask as int64, and a choice between the two values."""
-    indices, depth, values = node.inputs
+    indices, depth, values = e.operands
     wide = ir.DataType.INT64
     for name, operand in (("indices", indices), ("depth", depth)):
         if operand.dtype not in (ir.DataType.INT32, wide) and not operand.dtype.is_integer():
             raise UnsupportedError(f"OneHot in onnxruntime cannot have {operand.dtype.name.lower()} {name}.")
-    indices, depth = (e.legalizer.image(v, wide) if v.dtype != wide else v for v in (indices, depth))
+    indices, depth = (e.cast(v, wide) for v in (indices, depth))
     mask = e.OneHot(indices, depth, e.const(np.array([0, 1])), axis=node.attributes.get_int("axis", -1))
-    condition = e.Cast(mask, to=int(ir.DataType.BOOL), dtype=ir.DataType.BOOL)
+    condition = e.cast(mask, BOOL)
     off, on = (e.Gather(values, e.const(np.array(i)), shape=[]) for i in (0, 1))
     return [e.Where(condition, on, off, dtype=values.dtype)]
 
 
 @expands("ConstantOfShape", "f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f8e8m0 f4e2m1 i4 u4 i2 u2")
 def constant_of_shape(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    dtype = node.outputs[0].dtype
-    wide = ir.DataType.INT32 if dtype.is_integer() else ir.DataType.FLOAT
+    wide = ir.DataType.INT32 if e.dtype.is_integer() else ir.DataType.FLOAT
     value = node.attributes["value"].as_tensor().numpy().astype(wide.numpy())
-    filled = e.ConstantOfShape(node.inputs[0], value=ir.tensor(value), dtype=wide)
-    return [e.Cast(filled, to=int(dtype), dtype=dtype)]
+    return [e.cast(e.ConstantOfShape(e.operands[0], value=ir.tensor(value), dtype=wide), e.dtype)]

@@ -1,15 +1,19 @@
-"""Integer reductions. The runtime computes them in double precision (rounding above 2^53, saturating instead of wrapping),
-and its int64 maximum compares the halves of a number wrongly (FACTS.md). MatMul, ArgMax and Scatter are exact."""
+"""Integer reductions, by MatMul, ArgMax and ScatterElements, which are exact.
+
+The runtime's own compute in double precision (rounding above 2^53, saturating instead of wrapping), and its int64
+maximum compares the halves of a number wrongly: see FACTS.md.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
-from jax2onnx.targets.rewrite import Emitter, expands
+from jax2onnx.targets.rewrite import Emitter, dims_of, dtype_of, expands
 
 INT64 = ir.DataType.INT64
 INTEGERS = "i32 i64 u32 u64"
@@ -19,9 +23,7 @@ SUM_BITS = {ir.DataType.INT32: 31, INT64: 53}
 
 def reduced_axes(node: ir.Node) -> list[int]:
     """The axes that a reduction reduces: an operand or, in older opsets, an attribute."""
-    x = node.inputs[0]
-    assert x is not None and x.shape is not None
-    rank = x.shape.rank()
+    rank = len(dims_of(node.inputs[0]))  # type: ignore[arg-type]
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         content = ir.convenience.get_const_tensor(node.inputs[1])
         if content is None:
@@ -58,35 +60,34 @@ def operand_bits(x: ir.Value) -> int | None:
 def is_small(x: ir.Value, axes: Sequence[int]) -> bool:
     """Whether a sum cannot be so large that the runtime gets it wrong. (Masks are counted all the time.)"""
     bits = operand_bits(x)
-    assert x.shape is not None
-    sizes = [x.shape[a] for a in axes]
+    sizes = [dims_of(x)[a] for a in axes]
     if bits is None or x.dtype not in SUM_BITS or not all(isinstance(s, int) for s in sizes):
         return bits == 1 and x.dtype in SUM_BITS  # no array has 2^31 elements
-    return bits + int(np.prod(sizes, dtype=object)).bit_length() < SUM_BITS[x.dtype]
+    return bits + math.prod(sizes).bit_length() < SUM_BITS[x.dtype]
 
 
 @expands("ReduceSum", INTEGERS)
 def reduce_sum(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """A product with ones."""
-    x, axes = node.inputs[0], reduced_axes(node)
+    x, axes = e.operands[0], reduced_axes(node)
     return None if is_small(x, axes) else [summed(e, node, x, axes)]
 
 
 @expands("ReduceSumSquare", INTEGERS)
 def reduce_sum_square(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    x = node.inputs[0]
+    x = e.operands[0]
     return [summed(e, node, e.Mul(x, x, shape=x.shape), reduced_axes(node))]
 
 
 @expands("ReduceL1", INTEGERS)
 def reduce_l1(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    x = node.inputs[0]
+    x = e.operands[0]
     return [summed(e, node, e.Abs(x, shape=x.shape), reduced_axes(node))]
 
 
 def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Value:
     """The sum over `axes`, one after the other, the last one first."""
-    dims = list(x.shape)
+    dims = dims_of(x)
     if any(a < len(dims) - 2 for a in axes) and not set(axes) >= set(range(min(axes), len(dims))):
         kept = [i for i in range(len(dims)) if i not in axes]
         dims = [dims[i] for i in (*kept, *axes)]
@@ -108,10 +109,14 @@ def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Va
 
 def ones_like_axis(e: Emitter, x: ir.Value, axis: int) -> ir.Value:
     """As many ones as `x` has elements along an axis."""
-    size, dtype = x.shape[axis], x.dtype
+    size, dtype = dims_of(x)[axis], dtype_of(x)
     if isinstance(size, int) and size <= 1024:
         return e.const(np.ones(size, dtype.numpy()))
-    length = e.const(np.array([size])) if isinstance(size, int) else e.Shape(x, start=axis, end=axis + 1, shape=[1], dtype=INT64)
+    length = (
+        e.const(np.array([size]))
+        if isinstance(size, int)
+        else e.Shape(x, start=axis, end=axis + 1, shape=[1], dtype=INT64)
+    )
     return e.Expand(e.const(np.array(1, dtype.numpy())), length, shape=[size])
 
 
@@ -123,24 +128,20 @@ def einsum(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     terms = sources.split(",")
     if not arrow or "." in equation:
         raise UnsupportedError(f"Einsum of integers in onnxruntime needs an explicit equation, not {equation!r}.")
-    wide = node.outputs[0].dtype if node.outputs[0].dtype in SUM_BITS else ir.DataType.INT32
-    if node.outputs[0].dtype == ir.DataType.UINT64:
-        wide = INT64
+    wide = INT64 if e.dtype in (INT64, ir.DataType.UINT64) else ir.DataType.INT32
     alone = [[c for c in term if c not in result and sources.count(c) == 1] for term in terms]
-    if not any(alone) and wide == node.outputs[0].dtype:
+    if not any(alone) and wide == e.dtype:
         return None
     operands = []
-    for x, term, axes in zip(node.inputs, terms, alone, strict=True):
-        x = x if x.dtype == wide else e.legalizer.image(x, wide)
+    for x, term, axes in zip(e.operands, terms, alone, strict=True):
+        x = e.cast(x, wide)
         if axes:
             positions = np.array([term.index(c) for c in axes])
-            dims = [d for d, c in zip(x.shape, term, strict=True) if c not in axes]
+            dims = [d for d, c in zip(dims_of(x), term, strict=True) if c not in axes]
             x = e.ReduceSum(x, e.const(positions), keepdims=0, shape=dims)
         operands.append(x)
     reduced = ",".join("".join(c for c in term if c not in axes) for term, axes in zip(terms, alone, strict=True))
-    total = e.Einsum(*operands, equation=f"{reduced}->{result}")
-    dtype = node.outputs[0].dtype
-    return [total if wide == dtype else e.Cast(total, to=int(dtype), dtype=dtype)]
+    return [e.cast(e.Einsum(*operands, equation=f"{reduced}->{result}"), e.dtype)]
 
 
 # ------------------------------------------------------------------------------------------------ products, extremes
@@ -148,7 +149,7 @@ def einsum(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 @expands("ReduceProd", INTEGERS)
 def reduce_prod(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    x, axes = node.inputs[0], reduced_axes(node)
+    x, axes = e.operands[0], reduced_axes(node)
     for axis in axes:
         x = scattered(e, x, axis, "mul", np.array(1, x.dtype.numpy()))
     return [without_reduced(e, node, x, axes)]
@@ -156,12 +157,12 @@ def reduce_prod(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 
 @expands("ReduceMax ReduceMin", "i64 u32 u64")
 def reduce_extreme(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    """The element at the position of the extreme; where there may be none, the neutral element with all scattered onto it."""
-    x, axes = node.inputs[0], reduced_axes(node)
+    """The element at the position of the extreme; where there may be none, all scattered onto the neutral element."""
+    x, axes = e.operands[0], reduced_axes(node)
     is_max = node.op_type == "ReduceMax"
     limits = np.iinfo(x.dtype.numpy())
     for axis in axes:
-        dims = list(x.shape)
+        dims = dims_of(x)
         size = dims[axis]
         dims[axis] = 1
         if isinstance(size, int) and size > 0:
@@ -175,7 +176,7 @@ def reduce_extreme(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 
 def scattered(e: Emitter, x: ir.Value, axis: int, reduction: str, neutral: np.ndarray) -> ir.Value:
     """Reduce one axis to size 1 by scattering all its elements onto one neutral element."""
-    dims = list(x.shape)
+    dims = dims_of(x)
     sizes = e.Shape(x, shape=[len(dims)], dtype=INT64)
     indices = e.Expand(e.const(np.array(0)), sizes, shape=dims)
     dims[axis] = 1

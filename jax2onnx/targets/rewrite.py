@@ -1,4 +1,4 @@
-"""The legalizing pass: each node that the runtime has no kernel for is computed in another dtype or by other operators."""
+"""The legalizing pass: a node that the runtime has no kernel for is computed in another dtype or by other operators."""
 
 from __future__ import annotations
 
@@ -44,9 +44,14 @@ class Plan(NamedTuple):
     flip: bool = False  # uint64 is carried by int64 with the top bit flipped
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def plan_for(
-    target: str, op: str, mode: str, opset: int, inputs: tuple[ir.DataType | None, ...], outputs: tuple[ir.DataType | None, ...]
+    target: str,
+    op: str,
+    mode: str,
+    opset: int,
+    inputs: tuple[ir.DataType | None, ...],
+    outputs: tuple[ir.DataType | None, ...],
 ) -> Plan | None:
     """How to run a node on `target`, None if it can run as it is."""
     bound = table.variables(op, opset, len(inputs), len(outputs))
@@ -65,7 +70,7 @@ def plan_for(
     if expansion is not None:
         return Plan(expansion)
     operation = f"{op}:{mode}" if mode else op
-    candidates = [[dtype, *_carriers(operation, dtype)] for dtype in types.values()]
+    candidates = [[dtype, *_carriers(target, operation, opset, dtype)] for dtype in types.values()]
     flip = operation in ORDERS and UINT64 in types.values()
     if flip:
         candidates = [[INT64] if dtype == UINT64 else c for dtype, c in zip(types.values(), candidates, strict=True)]
@@ -76,21 +81,31 @@ def plan_for(
             changed = {variable: dtype for variable, dtype in carried.items() if dtype != types[variable]}
             return Plan(
                 inputs=tuple((i, changed[v]) for i, v in enumerate(bound[0]) if v in changed and inputs[i] is not None),
-                outputs=tuple((i, changed[v]) for i, v in enumerate(bound[1]) if v in changed and outputs[i] is not None),
+                outputs=tuple(
+                    (i, changed[v]) for i, v in enumerate(bound[1]) if v in changed and outputs[i] is not None
+                ),
                 exact=all(is_exact(operation, types[v]) for v in changed) and not flip,
                 flip=flip,
             )
     names = sorted({dtype.name.lower() for dtype in types.values()})
     raise UnsupportedError(
-        f"{target} has no kernel for {operation} with {' and '.join(names)} (opset {opset}), and no other dtype gives exactly"
-        " the same result. Convert to another dtype in the program, or export with target='onnx' for another runtime."
+        f"{target} has no kernel for {operation} with {' and '.join(names)} (opset {opset}), and no other dtype gives"
+        " exactly the same result. Convert to another dtype in the program, or export for another runtime with"
+        " target='onnx'."
     )
 
 
-def _carriers(operation: str, dtype: ir.DataType) -> list[ir.DataType]:
+def _carriers(target: str, operation: str, opset: int, dtype: ir.DataType) -> list[ir.DataType]:
+    """The dtypes to try for `dtype`: such that the operation gives the same, and that can be reached by a Cast."""
+    if operation in ("BitCast", "Cast"):
+        return []
     # Floats hold integers exactly but do not compute like them.
-    moved_only = dtype in FLOATS or operation in SELECTS or operation == "NonZero"
-    return [c for c in carriers(operation, dtype) if moved_only or c not in FLOATS]
+    floats = dtype in FLOATS or operation in SELECTS or operation == "NonZero"
+    return [
+        c
+        for c in carriers(operation, dtype)
+        if (floats or c not in FLOATS) and table.supports(target, "Cast", opset, {"T1": dtype, "T2": c})
+    ]
 
 
 class Legalizer:
@@ -143,7 +158,7 @@ class Legalizer:
         """Compute `node` in the dtypes of the plan."""
         before = Emitter(self, node)
         for i, dtype in plan.inputs:
-            image = self.image(node.inputs[i], dtype)
+            image = self.image(before.operands[i], dtype)
             if plan.flip:
                 image = before.Add(image, before.const(TOP_BIT), shape=image.shape)
             node.replace_input_with(i, image)
@@ -166,7 +181,7 @@ class Legalizer:
         return results
 
     def image(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """`value` cast to `dtype`. The cast is placed right after the value itself: outside of loops that only use it."""
+        """`value` cast to `dtype`. The cast stands right after the value itself: outside of loops that only use it."""
         known = self.images.get((value, dtype))
         if known is not None:
             return known
@@ -223,7 +238,8 @@ class Legalizer:
         for value, _ in self.images:
             if value.is_initializer() and not value.is_graph_input() and not _is_used(value):
                 graph, name = value.graph, value.name
-                assert graph is not None and name is not None
+                assert graph is not None
+                assert name is not None
                 graph.initializers.pop(name, None)
 
 
@@ -238,6 +254,10 @@ class Emitter:
         self.legalizer = legalizer
         self.node = node
         self.opset = legalizer.opset
+        # Of the node that is being replaced: its operands, and the type of its first result.
+        self.operands: tuple[Any, ...] = tuple(node.inputs)
+        self.dims = dims_of(node.outputs[0])
+        self.dtype = dtype_of(node.outputs[0])
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
         if not op[0].isupper():
@@ -248,25 +268,48 @@ class Emitter:
         self, op: str, *operands: Any, shape: Any = None, dtype: ir.DataType | None = None, **attributes: Any
     ) -> ir.Value:
         """Insert a node with one result, which is legalized in its turn."""
-        like = next((o.dtype for o in operands if isinstance(o, ir.Value)), None)
+        like = next((dtype_of(o) for o in operands if isinstance(o, ir.Value)), self.dtype)
         inputs = [o if o is None or isinstance(o, ir.Value) else self.const(o, like) for o in operands]
-        shape = self.node.outputs[0].shape if shape is None else shape
-        result = ir.Value(shape=ir.Shape(shape), type=ir.TensorType(dtype or like or self.node.outputs[0].dtype))
+        result = ir.Value(shape=ir.Shape(self.dims if shape is None else shape), type=ir.TensorType(dtype or like))
         node = _node(op, inputs, result, self.node, attributes)
         _graph(self.node).insert_before(self.node, node)
         return self.legalizer.visit(node)[0]
 
+    def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """`x` in another dtype (`x` itself if it has it)."""
+        return x if x.dtype == dtype else self.legalizer.image(x, dtype)
+
     def const(self, content: Any, dtype: ir.DataType | None = None) -> ir.Value:
         """A known array or number."""
-        array = np.asarray(content) if dtype is None or isinstance(content, np.ndarray) else np.asarray(content, dtype.numpy())
+        array = (
+            np.asarray(content)
+            if dtype is None or isinstance(content, np.ndarray)
+            else np.asarray(content, dtype.numpy())
+        )
         return self.legalizer.constant(array)
 
 
 TOP_BIT = np.array(-(2**63))
 
 
+def dims_of(value: ir.Value) -> list[Any]:
+    """The dimensions of a value: ints, and symbolic ones."""
+    assert value.shape is not None, value
+    return list(value.shape)
+
+
+def dtype_of(value: ir.Value) -> ir.DataType:
+    """The dtype of a value."""
+    assert value.dtype is not None, value
+    return value.dtype
+
+
 def _node(
-    op: str, inputs: Sequence[ir.Value | None], output: ir.Value, like: ir.Node, attributes: dict[str, Any] | None = None
+    op: str,
+    inputs: Sequence[ir.Value | None],
+    output: ir.Value,
+    like: ir.Node,
+    attributes: dict[str, Any] | None = None,
 ) -> ir.Node:
     """A new node in the place of `like`: it keeps the named scope and the provenance."""
     scope, slash, _ = (like.name or "").rpartition("/")
@@ -289,7 +332,7 @@ def _mode(node: ir.Node) -> str:
 
 
 def _cast(value: ir.Value, result: ir.Value, like: ir.Node) -> ir.Node:
-    """The Cast from `value` to `result`. JAX never saturates, and float8 is the only type where ONNX by default does."""
+    """The Cast from `value` to `result`. JAX never saturates; ONNX by default does, for float8 only."""
     attributes: dict[str, Any] = {"to": int(result.dtype or 0)}
     if (result.dtype or ir.DataType.FLOAT).name.startswith("FLOAT8"):
         attributes["saturate"] = 0

@@ -19,19 +19,18 @@ from importlib import resources
 import onnx_ir as ir
 from onnx import defs
 
-Dtype = ir.DataType
-Types = Mapping[str, Dtype]
+Types = Mapping[str, ir.DataType]
 """The dtype of each type variable of an operator."""
 
-Kernel = dict[str, frozenset[Dtype]]
+Kernel = dict[str, frozenset[ir.DataType]]
 
 TABLES = {"onnxruntime": "onnxruntime_cpu.json"}
 
 
-# Kernels that load but fail or compute something else, by operator (with its mode) and dtype of the first variable: FACTS.md.
+# Kernels that load but fail or compute something else (FACTS.md), by operator (with its mode) and dtype.
 _HALVES, _ORDER, _SUMS = "f16 bf16", "i64", "i32 i64"
 WRONG = {
-    target: {op: frozenset(map(Dtype.from_short_name, names.split())) for op, names in rows.items()}
+    target: {op: frozenset(map(ir.DataType.from_short_name, names.split())) for op, names in rows.items()}
     for target, rows in {
         "onnxruntime": {
             **dict.fromkeys(["Clip", "Max", "Min", "ReduceMax", "ReduceMin"], _ORDER),
@@ -42,20 +41,25 @@ WRONG = {
             "Einsum": "i32 i64",
             **dict.fromkeys(["GRU", "LSTM"], "f64"),
             **dict.fromkeys([f"{op}:{r}" for op in ("ScatterElements", "ScatterND") for r in ("add", "mul")], _HALVES),
-            **dict.fromkeys([f"{op}:{r}" for op in ("ScatterElements", "ScatterND") for r in ("max", "min")], f"{_HALVES} b8"),
+            **dict.fromkeys(
+                [f"{op}:{r}" for op in ("ScatterElements", "ScatterND") for r in ("max", "min")], f"{_HALVES} b8"
+            ),
         }
     }.items()
 }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kernels(target: str) -> dict[str, dict[int, list[Kernel]]]:
     """operator -> version -> kernels, for a target that has a table."""
     data = json.loads(resources.files(__package__).joinpath(TABLES[target]).read_text())
     return {
         op: {
             int(version): [
-                {variable: frozenset(map(Dtype.from_short_name, names.split())) for variable, names in kernel.items()}
+                {
+                    variable: frozenset(map(ir.DataType.from_short_name, names.split()))
+                    for variable, names in kernel.items()
+                }
                 for kernel in alternatives
             ]
             for version, alternatives in versions.items()
@@ -65,7 +69,7 @@ def kernels(target: str) -> dict[str, dict[int, list[Kernel]]]:
 
 
 def supports(target: str, op: str, opset: int, types: Types, mode: str = "") -> bool:
-    """Whether the runtime has a right kernel for `op` of that opset with these dtypes (yes, if it is not in the table)."""
+    """Whether the runtime has a right kernel for `op` of that opset with these dtypes (yes, if it is not listed)."""
     versions = kernels(target).get(op)
     if not WRONG[target].get(f"{op}:{mode}" if mode else op, frozenset()).isdisjoint(types.values()):
         return False
@@ -77,8 +81,10 @@ def supports(target: str, op: str, opset: int, types: Types, mode: str = "") -> 
     return any(all(types[v] in kernel[v] for v in types if v in kernel) for kernel in versions[version])
 
 
-@functools.lru_cache(maxsize=None)
-def variables(op: str, opset: int, n_inputs: int, n_outputs: int) -> tuple[Sequence[str | None], Sequence[str | None]] | None:
+@functools.cache
+def variables(
+    op: str, opset: int, n_inputs: int, n_outputs: int
+) -> tuple[Sequence[str | None], Sequence[str | None]] | None:
     """The type variable of each input and output of a node: None where the dtype is fixed or free for each alone.
 
     The whole is None for an operator that this opset does not have.

@@ -10,25 +10,33 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
-from jax2onnx.targets.rewrite import Emitter, expands
+from jax2onnx.targets.rewrite import Emitter, dims_of, expands
 
 INT64 = ir.DataType.INT64
 Dims = Sequence[Any]  # ints, symbolic dimensions, or None where a size is known only at run time
 
 
 def windows(
-    e: Emitter, x: ir.Value, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Dims, flip: bool = False
+    e: Emitter,
+    x: ir.Value,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Dims,
+    flip: bool = False,
 ) -> ir.Value:
     """The elements under a window that slides over the last axes of `x`, zero-padded.
 
     Each of these axes becomes two: the position within the window and the position of the window.
     """
-    dims = list(x.shape)
+    dims = dims_of(x)
     lead = len(dims) - len(kernel)
     begin, end = pads[: len(kernel)], pads[len(kernel) :]
     if any(pads):
         amounts = np.array([*[0] * lead, *begin, *[0] * lead, *end])
-        dims[lead:] = [d + b + t if isinstance(d, int) else None for d, b, t in zip(dims[lead:], begin, end, strict=True)]
+        dims[lead:] = [
+            d + b + t if isinstance(d, int) else None for d, b, t in zip(dims[lead:], begin, end, strict=True)
+        ]
         x = e.Pad(x, e.const(amounts), shape=dims)
     for i in reversed(range(len(kernel))):
         size, axis = dims[lead + i], lead + i
@@ -42,7 +50,7 @@ def windows(
             stop = e.Sub(length, e.const(np.array(reach)), shape=[])
             starts = e.Range(e.const(np.array(0)), stop, e.const(np.array(strides[i])), shape=[None], dtype=INT64)
             index = e.Add(e.const(taps[::-1] if flip else taps), starts, shape=[kernel[i], None])
-        dims[axis : axis + 1] = list(index.shape)
+        dims[axis : axis + 1] = dims_of(index)
         x = e.Gather(x, index, axis=axis, shape=dims)
     return x
 
@@ -61,9 +69,11 @@ def reshape(e: Emitter, x: ir.Value, dims: Dims, source: Sequence[int | None]) -
     return e.Reshape(x, e.Concat(*parts, axis=0, shape=[len(dims)]), allowzero=1, shape=dims)
 
 
-def contract(e: Emitter, patches: ir.Value, weights: ir.Value, groups: int, weights_axes: str, bias: ir.Value | None) -> ir.Value:
+def contract(
+    e: Emitter, patches: ir.Value, weights: ir.Value, groups: int, weights_axes: str, bias: ir.Value | None
+) -> ir.Value:
     """Sum over the channels and positions in the window: patches (n, g, c, k, o, ...) with weights (g, ...)."""
-    out = list(e.node.outputs[0].shape)
+    out = e.dims
     n_spatial = len(out) - 2
     k, o = "abdefh"[:n_spatial], "ijlpqr"[:n_spatial]
     pairs = "".join(a + b for a, b in zip(k, o, strict=True))
@@ -93,7 +103,7 @@ def geometry(node: ir.Node, n_spatial: int) -> tuple[list[int], list[int], list[
 
 def kernel_of(node: ir.Node, weights: ir.Value) -> list[int]:
     """The sizes of the window, and with it those of all dimensions of the weights, as numbers."""
-    dims = list(weights.shape)
+    dims = dims_of(weights)
     if not all(isinstance(d, int) for d in dims):
         raise UnsupportedError(f"{node.op_type} in float64 needs weights of a known shape, not {dims}.")
     return dims
@@ -101,11 +111,11 @@ def kernel_of(node: ir.Node, weights: ir.Value) -> list[int]:
 
 @expands("Conv")
 def conv(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    x, w, *bias = node.inputs
+    x, w, *bias = e.operands
     groups = node.attributes.get_int("group", 1)
     out_channels, in_channels, *kernel = kernel_of(node, w)
     strides, dilations, pads = geometry(node, len(kernel))
-    spatial = list(x.shape)[2:]
+    spatial = dims_of(x)[2:]
     source = [0, None, None, *range(2, 2 + len(kernel))]
     grouped = reshape(e, x, [x.shape[0], groups, in_channels, *spatial], source)
     weights = reshape(e, w, [groups, out_channels // groups, in_channels, *kernel], [])
@@ -116,13 +126,13 @@ def conv(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 @expands("ConvTranspose")
 def conv_transpose(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """A convolution of the input with zeros put between its elements, by the flipped weights."""
-    x, w, *bias = node.inputs
+    x, w, *bias = e.operands
     groups = node.attributes.get_int("group", 1)
     in_channels, out_channels, *kernel = kernel_of(node, w)
     n = len(kernel)
     strides, dilations, pads = geometry(node, n)
     extra = list(node.attributes.get_ints("output_padding", [0] * n))
-    spatial = list(x.shape)[2:]
+    spatial = dims_of(x)[2:]
     source = [0, None, None, *range(2, 2 + n)]
     x = reshape(e, x, [x.shape[0], groups, in_channels // groups, *spatial], source)
     for i, stride in enumerate(strides):
@@ -138,7 +148,7 @@ def conv_transpose(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 
 def spread(e: Emitter, x: ir.Value, axis: int, stride: int) -> ir.Value:
     """Put stride - 1 zeros after each element along an axis."""
-    dims = list(x.shape)
+    dims = dims_of(x)
     rank = len(dims)
     column = [*dims[: axis + 1], 1, *dims[axis + 1 :]]
     x = e.Unsqueeze(x, e.const(np.array([axis + 1])), shape=column)
@@ -161,7 +171,7 @@ def spread(e: Emitter, x: ir.Value, axis: int, stride: int) -> ir.Value:
 
 @expands("AveragePool")
 def average_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    (x,) = node.inputs
+    (x,) = e.operands
     kernel = list(node.attributes.get_ints("kernel_shape"))
     n = len(kernel)
     strides, dilations, pads = geometry(node, n)
@@ -187,19 +197,19 @@ def reduce(e: Emitter, op: str, x: ir.Value, axes: Sequence[int], dims: Dims) ->
 
 @expands("GlobalAveragePool")
 def global_average_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    (x,) = node.inputs
-    return [reduce(e, "ReduceMean", x, range(2, len(x.shape)), node.outputs[0].shape)]
+    (x,) = e.operands
+    return [reduce(e, "ReduceMean", x, range(2, len(x.shape)), e.dims)]
 
 
 @expands("GlobalMaxPool")
 def global_max_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    (x,) = node.inputs
-    return [reduce(e, "ReduceMax", x, range(2, len(x.shape)), node.outputs[0].shape)]
+    (x,) = e.operands
+    return [reduce(e, "ReduceMax", x, range(2, len(x.shape)), e.dims)]
 
 
 @expands("InstanceNormalization")
 def instance_normalization(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
-    x, scale, bias = node.inputs
+    x, scale, bias = e.operands
     axes = range(2, len(x.shape))
     dims = [*x.shape[:2], *[1] * len(axes)]
     column = [x.shape[1], *[1] * len(axes)]

@@ -21,7 +21,9 @@ def chain_model(steps: Sequence[tuple[str, ...]], inputs: Mapping[str, np.ndarra
         out = value(f"y{i}", np.broadcast_to(like.ravel()[0], shape))
         nodes.append(ir.Node("", op, [values[o] for o in operands], outputs=[out], name=op))
         values[""] = out
-    graph = ir.Graph(list(values.values())[: len(inputs)], [values[""]], nodes=nodes, opset_imports={"": opset}, name="g")
+    graph = ir.Graph(
+        list(values.values())[: len(inputs)], [values[""]], nodes=nodes, opset_imports={"": opset}, name="g"
+    )
     return ir.Model(graph, ir_version=10)
 
 

@@ -24,14 +24,16 @@ SIGNED = [np.dtype(f"int{n}") for n in (8, 16, 32, 64)]
 UNSIGNED = [np.dtype(f"uint{n}") for n in (8, 16, 32, 64)]
 INTEGERS = SIGNED + UNSIGNED
 BOOL = np.dtype(bool)
-NARROW = [np.dtype(getattr(ml_dtypes, n)) for n in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")]
+NARROW = [
+    np.dtype(getattr(ml_dtypes, n)) for n in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+]
 TINY = [np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)]
 ALL = [*FLOATS, *INTEGERS, BOOL, *NARROW, *TINY]
 
-# Attributes that became operands (targets get what the lowering stage emits for the opset).
-AXES_OPERAND_SINCE = dict.fromkeys(
-    "ReduceMax ReduceMin ReduceProd ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare".split(), 18
-)
+# The axes became an operand (targets get what the lowering stage emits for the opset).
+AXES_OPERAND_SINCE = {
+    f"Reduce{what}": 18 for what in ("Max", "Min", "Prod", "Mean", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+}
 
 
 def allowed(op: str, opset: int, operand: int = 0) -> list[np.dtype]:
@@ -123,7 +125,20 @@ def hard(dtype: np.dtype, nan: bool = True) -> np.ndarray:
             values |= {2**53 + 1, 2**31, 2**32 + 1}
         return np.array(sorted(values), dtype)
     info = ml_dtypes.finfo(dtype)
-    values = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, -2.25, 3.0, 0.0625, float(info.max), float(info.min), float(info.smallest_normal)]
+    values = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        1.5,
+        -2.25,
+        3.0,
+        0.0625,
+        float(info.max),
+        float(info.min),
+        float(info.smallest_normal),
+    ]
     if dtype in FLOATS:
         values += [float(info.smallest_subnormal), 0.1, -7.3, 100.7, np.inf, -np.inf]
     with np.errstate(all="ignore"):

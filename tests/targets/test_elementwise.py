@@ -24,6 +24,7 @@ from tests.targets.one_node import (
     hard,
     mild,
     pairs,
+    run,
 )
 
 SPOT_OPSETS = (17, 21, 26)
@@ -55,24 +56,26 @@ def without_negative_zero(x: np.ndarray) -> np.ndarray:
 
 UNARY: dict[str, Callable] = {
     "Abs": np.abs, "Acos": np.arccos, "Acosh": np.arccosh, "Asin": np.arcsin, "Asinh": np.arcsinh, "Atan": np.arctan,
-    "Atanh": np.arctanh, "Ceil": np.ceil, "Cos": np.cos, "Cosh": np.cosh, "Erf": special.erf, "Exp": np.exp, "Floor": np.floor,
-    "Log": np.log, "Neg": np.negative, "Reciprocal": lambda x: x.dtype.type(1) / x, "Round": np.rint,
-    "Sigmoid": special.expit, "Sign": np.sign, "Sin": np.sin, "Sinh": np.sinh, "Softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
-    "Softsign": lambda x: x / (1 + np.abs(x)), "Sqrt": np.sqrt, "Tan": np.tan, "Tanh": np.tanh, "Identity": lambda x: x,
-    "Relu": lambda x: np.maximum(x, 0), "BitwiseNot": np.invert,
-    "Elu": lambda x: np.where(x < 0, np.expm1(x), x),
-    "Selu": lambda x: x.dtype.type(1.0507010221481323) * np.where(x < 0, x.dtype.type(1.6732631921768188) * np.expm1(x), x),
-    "HardSwish": lambda x: x * np.clip(x / 6 + x.dtype.type(0.5), 0, 1),
-    "HardSigmoid": lambda x: np.clip(x * x.dtype.type(np.float32(0.2)) + x.dtype.type(0.5), 0, 1),
-    "Gelu": lambda x: x.dtype.type(0.5) * x * (1 + special.erf(x * x.dtype.type(np.sqrt(0.5)))),
-    "Mish": lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
-    "LeakyRelu": lambda x: np.where(x < 0, x * x.dtype.type(np.float32(0.01)), x),
-    "ThresholdedRelu": lambda x: np.where(x > 1, x, x.dtype.type(0)),
+    "Atanh": np.arctanh, "BitwiseNot": np.invert, "Ceil": np.ceil, "Cos": np.cos, "Cosh": np.cosh, "Erf": special.erf,
+    "Exp": np.exp, "Floor": np.floor, "Identity": lambda x: x, "Log": np.log, "Neg": np.negative, "Not": np.logical_not,
+    "Reciprocal": lambda x: x.dtype.type(1) / x, "Relu": lambda x: np.maximum(x, 0), "Round": np.rint,
+    "Sigmoid": special.expit, "Sign": np.sign, "Sin": np.sin, "Sinh": np.sinh, "Sqrt": np.sqrt, "Tan": np.tan,
+    "Tanh": np.tanh,
     "Celu": lambda x: np.where(x < 0, np.expm1(x), x),
-    "Not": np.logical_not,
+    "Elu": lambda x: np.where(x < 0, np.expm1(x), x),
+    "Gelu": lambda x: x.dtype.type(0.5) * x * (1 + special.erf(x * x.dtype.type(np.sqrt(0.5)))),
+    "HardSigmoid": lambda x: np.clip(x * x.dtype.type(np.float32(0.2)) + x.dtype.type(0.5), 0, 1),
+    "HardSwish": lambda x: x * np.clip(x / 6 + x.dtype.type(0.5), 0, 1),
+    "LeakyRelu": lambda x: np.where(x < 0, x * x.dtype.type(np.float32(0.01)), x),
+    "Mish": lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
+    "Selu": lambda x: x.dtype.type(1.0507010221481323)
+    * np.where(x < 0, x.dtype.type(1.6732631921768188) * np.expm1(x), x),
+    "Softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "ThresholdedRelu": lambda x: np.where(x > 1, x, x.dtype.type(0)),
 }  # fmt: skip
 EXACT = {"Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt", "Identity", "Relu", "BitwiseNot", "Not"}
-# In these the runtime's own float32 (float64) kernels differ from the definition at infinity or NaN, or lose the sign of zero.
+# The runtime's own float32 kernels of these differ from the definition at infinity or NaN, or lose the sign of zero.
 FINITE = {"HardSwish", "Gelu", "Mish", "Softsign", "Celu", "ThresholdedRelu", "Elu", "Selu", "Sigmoid", "LeakyRelu"}
 
 
@@ -84,6 +87,35 @@ def test_unary(op: str, dtype: np.dtype, opset: int) -> None:
     if op in ("Sign", "Relu"):
         x = without_negative_zero(x)
     check(op, [x], [widely(UNARY[op], x)], opset=opset, exact=op in EXACT)
+
+
+DOUBLE_POINTS = np.concatenate(
+    [
+        np.random.default_rng(0).uniform(-1, 1, 3000),
+        np.random.default_rng(1).uniform(-40, 40, 3000),
+        np.exp(np.random.default_rng(2).uniform(-700, 700, 3000)) * np.resize([1, -1], 3000),
+        [0.0, -0.0, 1.0, -1.0, 0.5, 0.66, 2.414213562373095, 22.0, 6.0, 709.7, 710.4, -710.4, 710.5, 1e308, 5e-324],
+        [np.pi, np.pi / 2, np.inf, -np.inf, np.nan],
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "op",
+    ["Tan", "Atan", "Asin", "Acos", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Erf", "Softplus", "Elu", "Softsign"],
+)
+def test_double_functions_to_the_last_digits(op: str) -> None:
+    """Within 4 units in the last place of the extended-precision value, with the sign of a zero result."""
+    x = DOUBLE_POINTS
+    with np.errstate(all="ignore"):
+        want = UNARY[op](x if op == "Erf" else x.astype(np.longdouble))
+        got = run(op, [x], [x], {}, 23)[0]
+        nearest = want.astype(np.float64)
+        ulps = np.abs(got - want) / np.spacing(np.abs(nearest))
+    same = (got == nearest) | (np.isnan(got) & np.isnan(nearest))
+    assert np.all(same | (ulps < 4)), [(x[i], got[i], nearest[i]) for i in np.flatnonzero(~(same | (ulps < 4)))[:3]]
+    if op not in ("Elu", "Softsign"):
+        np.testing.assert_array_equal(np.signbit(got[nearest == 0]), np.signbit(nearest[nearest == 0]))
 
 
 def trunc_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -114,7 +146,13 @@ def test_binary(op: str, dtype: np.dtype, opset: int) -> None:
     check(op, [x, y], [widely(BINARY[op], x, y)], opset=opset, exact=op != "PRelu")
 
 
-COMPARE = {"Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Equal": np.equal}
+COMPARE = {
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Equal": np.equal,
+}
 
 
 @pytest.mark.parametrize(("op", "dtype", "opset"), cases(COMPARE))
@@ -136,7 +174,9 @@ def test_mod(op: str, dtype: np.dtype, opset: int, fmod: int) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype", "opset"), cases(["Pow"]))
-@pytest.mark.parametrize("exponent", [np.dtype(n) for n in ("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4")], ids=str)
+@pytest.mark.parametrize(
+    "exponent", [np.dtype(n) for n in ("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4")], ids=str
+)
 def test_pow(op: str, dtype: np.dtype, opset: int, exponent: np.dtype) -> None:
     x = np.array([0, 1, 2, 3, 5], dtype)[:, None]
     y = np.array([0, 1, 2, 3, 7], exponent)[None]
@@ -172,7 +212,11 @@ def test_clip(op: str, dtype: np.dtype, opset: int) -> None:
 @pytest.mark.parametrize(("op", "dtype", "opset"), cases(["IsNaN", "IsInf"]))
 def test_classify(op: str, dtype: np.dtype, opset: int) -> None:
     x = hard(dtype)
-    want = np.isnan(x.astype(F32 if dtype != F64 else F64)) if op == "IsNaN" else np.isinf(x.astype(F32 if dtype != F64 else F64))
+    want = (
+        np.isnan(x.astype(F32 if dtype != F64 else F64))
+        if op == "IsNaN"
+        else np.isinf(x.astype(F32 if dtype != F64 else F64))
+    )
     check(op, [x], [want], opset=opset)
 
 

@@ -1,4 +1,4 @@
-"""Matrix products, convolutions, pooling, normalization, recurrent and attention layers in every dtype that ONNX allows.
+"""Matrix products, convolutions, pooling, normalization, recurrent and attention layers in all dtypes that ONNX allows.
 
 The truth for half precision is the runtime's own float32 result, rounded once; for float64 it is JAX or numpy.
 """
@@ -14,7 +14,22 @@ import pytest
 
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets import lacks
-from tests.targets.one_node import BF16, F16, F32, F64, FLOATS, HALVES, INTEGERS, allowed, build, check, checked, extreme, mild, run
+from tests.targets.one_node import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    HALVES,
+    INTEGERS,
+    allowed,
+    build,
+    check,
+    checked,
+    extreme,
+    mild,
+    run,
+)
 from tests.targets.test_elementwise import cases
 
 
@@ -23,7 +38,9 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("op", "dtype", "opset"), cases(["MatMul"]))
-@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((4,), (2, 4, 5)), ((3, 0), (0, 5)), ((0, 4), (4, 2))], ids=str)
+@pytest.mark.parametrize(
+    "shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((4,), (2, 4, 5)), ((3, 0), (0, 5)), ((0, 4), (4, 2))], ids=str
+)
 def test_matmul(op: str, dtype: np.dtype, opset: int, shapes: Any) -> None:
     a, b = (extreme(dtype, s, i) for i, s in enumerate(shapes))
     check(op, [a, b], [matmul(a, b)], {}, opset, exact=dtype in INTEGERS)
@@ -108,7 +125,9 @@ def test_double_conv_with_symbolic_dimensions() -> None:
     proto = checked(model)
     np.testing.assert_allclose(runtime.run(proto, [x, w, b])[0], want, rtol=1e-12, atol=1e-12)
     small = x[:1, :, :4, :5]
-    np.testing.assert_allclose(runtime.run(proto, [small, w, b])[0], conv(small, w, b, attributes), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        runtime.run(proto, [small, w, b])[0], conv(small, w, b, attributes), rtol=1e-12, atol=1e-12
+    )
     assert runtime.run(proto, [x[:0], w, b])[0].shape == (0, *want.shape[1:])
 
 
@@ -211,7 +230,13 @@ def test_double_pool_and_norm_are_double() -> None:
     check("AveragePool", [x], [(x[..., :-1] + x[..., 1:]) / 2], {"kernel_shape": [2]}, exact=False)
     padded = np.pad(x, ((0, 0), (0, 0), (1, 0)))
     counts = np.array([1, 2, 2, 2, 2, 2.0])
-    check("AveragePool", [x], [(padded[..., :-1] + padded[..., 1:]) / counts], {"kernel_shape": [2], "pads": [1, 0]}, exact=False)
+    check(
+        "AveragePool",
+        [x],
+        [(padded[..., :-1] + padded[..., 1:]) / counts],
+        {"kernel_shape": [2], "pads": [1, 0]},
+        exact=False,
+    )
     check("GlobalAveragePool", [x], [x.mean(-1, keepdims=True)], exact=False)
     check("GlobalMaxPool", [x], [x.max(-1, keepdims=True)])
     scale, bias = mild(F64, (3,), 1), mild(F64, (3,), 2)
