@@ -19,8 +19,8 @@ from jax2onnx import compat, opsets, report, side_effects
 from jax2onnx.decompose import decompose
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
-from jax2onnx.loosen import loosen
 from jax2onnx.frontends import source_of
+from jax2onnx.loosen import loosen
 from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
 from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.optimize import optimize

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from jax2onnx.errors import InputError
 
-
 NAME = "name"
 """The key of an initializer's meta data under which its name in the program is, whatever became of it since."""
 
@@ -49,7 +48,7 @@ def final_names(
                 raise InputError("An empty string cannot be the name of an input or output.")
             if name in taken and is_given:
                 raise InputError(f"The name {name!r} is used twice among the model's inputs and outputs.")
-            while name in taken or (not is_given and name in (given_inputs or ()) or name in taken):
+            while name in taken or ((not is_given and name in (given_inputs or ())) or name in taken):
                 name += "_"
             group[i] = name
             taken.add(name)
@@ -59,8 +58,8 @@ def final_names(
 def assign_names(model: ir.Model) -> None:
     """Give every node and every inner value its final name.
 
-    While the model is built, a node's name is its named scope and its operator, `encoder/layer_0/MatMul`. Here it gets a
-    number from the second of its kind on, and its results get its name.
+    While the model is built, a node's name is its named scope and its operator, `encoder/layer_0/MatMul`. Here it gets
+    a number from the second of its kind on, and its results get its name.
     """
     _name_initializers(model.graph)
     for graph in [model.graph, *(f.graph for f in model.functions.values())]:

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from jax2onnx import compat
 from jax2onnx.errors import InputError
 from jax2onnx.names import tree_paths
 
@@ -59,7 +58,10 @@ _NOT_TRACEABLE = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError, 
 
 def _can_be_input(value: Any) -> bool:
     leaves = jax.tree.leaves(value)
-    return bool(leaves) and all(isinstance(v, bool | int | float | complex | np.generic | np.ndarray | jax.Array | jax.ShapeDtypeStruct) for v in leaves)
+    return bool(leaves) and all(
+        isinstance(v, bool | int | float | complex | np.generic | np.ndarray | jax.Array | jax.ShapeDtypeStruct)
+        for v in leaves
+    )
 
 
 def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any], baked: Mapping[str, Any]) -> Program:

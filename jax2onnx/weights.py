@@ -1,6 +1,6 @@
 """Parameters that are an argument of the function: they become initializers under their own names.
 
-A weight may be an array, or a `jax.ShapeDtypeStruct` whose content a loader reads when the file is written, one at a time.
+A weight may be an array, or a `jax.ShapeDtypeStruct` whose content a loader reads when the file is written.
 """
 
 from __future__ import annotations

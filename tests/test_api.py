@@ -106,7 +106,10 @@ def test_names_of_the_caller_win():
 
 def test_double_precision_is_for_shapes_and_an_explicit_dtype_is_kept():
     model = to_onnx(lambda x, y: x * y, [(2,), jax.ShapeDtypeStruct((2,), jnp.float32)], enable_double_precision=True)
-    assert [i.type.tensor_type.elem_type for i in model.graph.input] == [onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT]
+    assert [i.type.tensor_type.elem_type for i in model.graph.input] == [
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.FLOAT,
+    ]
     model = to_onnx(lambda x: x * 2, [np.ones(2, np.float16)])
     assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
 

@@ -51,11 +51,11 @@ NOT_TRACEABLE = (
 )
 
 
-def decompose(
-    closed: ClosedJaxpr, *, core: Container[Primitive] = (), kept: Container[Primitive] = ()
-) -> ClosedJaxpr:
-    """`closed` in core primitives: those in `core` can be lowered. Those in `kept` are left as they are even if they have
-    a decomposition (the caller has a lowering of their own)."""
+def decompose(closed: ClosedJaxpr, *, core: Container[Primitive] = (), kept: Container[Primitive] = ()) -> ClosedJaxpr:
+    """`closed` in core primitives: those in `core` can be lowered.
+
+    Those in `kept` are left as they are even if they have a decomposition: they have a lowering that is better.
+    """
     expanded = expand(closed, core, kept)
     plain = eliminate_complex(eliminate_keys(expanded))
     return plain if plain is expanded else expand(plain, core, kept)

@@ -72,10 +72,9 @@ def _parameter_names(fn: Any, count: int) -> list[str]:
 
 def _is_filled(cell: Any) -> bool:
     try:
-        cell.cell_contents
+        return cell.cell_contents is not None
     except ValueError:  # a variable that is assigned later
         return False
-    return True
 
 
 def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, Primitive
 
+from jax2onnx import compat
+from jax2onnx.boundary import at_boundary
 from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     bitcast,
     calls,
@@ -30,8 +32,6 @@ from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     while_loop,
     window,
 )
-from jax2onnx import compat
-from jax2onnx.boundary import at_boundary
 from jax2onnx.lower.composite import COMPOSITES, write_out
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import LOWERINGS, Rule
@@ -78,10 +78,10 @@ def lower(
     invars = closed.jaxpr.invars
     args = [_weight(g, weight, var.aval) for weight, var in zip(weights, invars, strict=False)]
     for i, (var, name) in enumerate(zip(invars[len(weights) :], input_names, strict=True)):
-        shape = tuple(var.aval.shape)
+        dims = tuple(var.aval.shape)
         if i in inputs_as_nchw:
-            shape = tuple(shape[axis] for axis in NHWC_TO_NCHW)
-        x = g.input(shape, var.aval.dtype, name)
+            dims = tuple(dims[axis] for axis in NHWC_TO_NCHW)
+        x = g.input(dims, var.aval.dtype, name)
         g.dims.declare(x)
         args.append(g.transpose(x, NCHW_TO_NHWC) if i in inputs_as_nchw else x)
     constants = [g.const(compat.as_array(c)) for c in closed.consts]

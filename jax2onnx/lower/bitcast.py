@@ -70,8 +70,8 @@ def _bits_to_float(dtype: np.dtype, bits: jax.Array) -> jax.Array:
     magnitude = _scale(mantissa.astype(np.float64), exponents, field.astype(np.int32))
     magnitude = jnp.where(field == highest, np.inf, magnitude)
     magnitude = jnp.where((field == highest) & (fraction > 0), np.nan, magnitude)
-    is_negative = bits >= jnp.asarray(1 << (jnp.iinfo(uint).bits - 1), uint)
-    return jnp.where(is_negative, -magnitude, magnitude).astype(dtype)
+    is_positive = bits < jnp.asarray(1 << (jnp.iinfo(uint).bits - 1), uint)
+    return jnp.where(is_positive, magnitude, -magnitude).astype(dtype)  # the second choice of a Where may be -0.0
 
 
 def _lookup(table: np.ndarray, index: jax.Array) -> jax.Array:

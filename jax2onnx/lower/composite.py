@@ -1,7 +1,7 @@
 """Primitives that are one node until formulas have been recognised, and are then written out.
 
-softplus(x) contains log1p, elu(x) contains expm1, gelu(x) contains erfc. ONNX has operators for the formulas, not for these
-parts of them; and once a part is written out in simpler operators, nobody would know the formula again.
+softplus(x) contains log1p, elu(x) contains expm1, gelu(x) contains erfc. ONNX has operators for the formulas, not for
+these parts of them; and once a part is written out in simpler operators, nobody would know the formula again.
 """
 
 from __future__ import annotations

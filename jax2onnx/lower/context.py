@@ -110,7 +110,7 @@ class Builder:
         self.nodes: list[ir.Node] = []
         self.inputs: list[ir.Value] = []
         self.constants: dict[Any, Val] = {}
-        self.dims = dims_.Dims(self) if self.root is self else self.root.dims
+        self.dims: dims_.Dims = dims_.Dims(self) if self.root is self else self.root.dims
         self.eqn: Any = None  # the equation that is being lowered
         self.scope = ""  # where in the user's program it is: the named scopes around it
 
@@ -139,7 +139,7 @@ class Builder:
         `out` is the (shape, dtype) of the result, or a list of them, where the operator is not in `INFER`. The node may
         go to a graph around this one, unless it has to `stay`.
         """
-        types = INFER[op_type](*args, **attributes) if out is None else out
+        types: Any = INFER[op_type](*args, **attributes) if out is None else out
         many = isinstance(types, list)
         for name, since in OPERAND_SINCE.items():
             if name in attributes and self.opset >= since.get(op_type, 99):
@@ -208,7 +208,7 @@ class Builder:
         has a `name`: then it is a weight in another shape."""
         if name:
             return self.const(array, name)
-        if array.size <= 1 or not (array == array.flat[0]).all() or array.flat[0] == 0 and np.signbit(array).any():
+        if array.size <= 1 or not (array == array.flat[0]).all() or (array.flat[0] == 0 and np.signbit(array).any()):
             return self.const(array)
         value = self.full(array.shape, array.flat[0], array.dtype)
         value.const = array
@@ -246,6 +246,7 @@ class Builder:
             return x
         if x.const is not None and x.const.size <= 64:
             return self.const(x.const.reshape(shape))
+        operand: Any
         operand, allow_zero = dims_.reshape_operand(x.shape, shape)
         if operand is None:
             operand = self.shape_of(shape)

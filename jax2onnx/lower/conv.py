@@ -32,7 +32,7 @@ def conv_general_dilated(
     batch_group_count: int,
     **_: Any,
 ) -> Val:
-    """Bring both operands into ONNX's layout (batch, features, space), convolve, and put the axes where JAX has them."""
+    """Bring both operands into ONNX's layout (batch, features, space), convolve, and put the axes back."""
     aval = g.avals_out[0]
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     shape = tuple(aval.shape[i] for i in out_spec)
@@ -141,5 +141,3 @@ def _conv_transpose(
         group=groups if groups != 1 else None,
         out=((x.shape[0], groups * out_features, *shape[2:]), x.dtype),
     )
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class Dims:
     def __init__(self, g: Builder):
         self._g = g
         self._sources: dict[str, Callable[[], Val]] = {}
+        self._plain: set[str] = set()  # variables that are the size of an axis, without arithmetic
         self._vectors: dict[Any, Val] = {}  # an expression -> an int64 vector of one element
         self._scalars: dict[Any, Val] = {}
         self._shapes: dict[tuple[Any, ...], Val] = {}
@@ -58,8 +60,11 @@ class Dims:
             if solved is None:
                 continue
             var, factor, offset = solved
-            if var not in self._sources or (factor, offset) == (1, 0):
-                self._sources.setdefault(var, lambda x=x, a=axis, f=factor, o=offset: self._read(x, a, f, o))
+            is_plain = (factor, offset) == (1, 0)
+            if var not in self._sources or (is_plain and var not in self._plain):
+                self._sources[var] = functools.partial(self._read, x, axis, factor, offset)
+            if is_plain:
+                self._plain.add(var)
 
     def define(self, var: str, vector: Val) -> None:
         """Let the dimension variable `var` be the only element of `vector`."""

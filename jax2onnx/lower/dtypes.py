@@ -16,7 +16,7 @@ FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(jnp.bfloat16)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def onnx_dtype(dtype: np.dtype) -> ir.DataType:
     """The ONNX element type that stores `dtype`. A float0 (the tangent of an integer) carries nothing: a bool."""
     if dtype == jax.dtypes.float0:
@@ -24,31 +24,31 @@ def onnx_dtype(dtype: np.dtype) -> ir.DataType:
     return ir.DataType.from_numpy(dtype)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def tensor_type(dtype: np.dtype) -> ir.TensorType:
     """The ONNX tensor type with elements of `dtype`."""
     return ir.TensorType(onnx_dtype(dtype))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_float(dtype: np.dtype) -> bool:
     """Is `dtype` a real floating-point type (bfloat16 and float8 included)?"""
     return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_integer(dtype: np.dtype) -> bool:
     """Is `dtype` a signed or unsigned integer type (int4 included, bool not)?"""
     return bool(jnp.issubdtype(dtype, jnp.integer))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_unsigned(dtype: np.dtype) -> bool:
     """Is `dtype` an unsigned integer type?"""
     return bool(jnp.issubdtype(dtype, jnp.unsignedinteger))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def bit_width(dtype: np.dtype) -> int:
     """The number of bits of one element of a numeric `dtype` (4 for int4, though NumPy stores it in a byte)."""
     if is_integer(dtype):

@@ -41,7 +41,12 @@ lower_one_to_one(
 )
 
 
-@lowers(lax.copy_p, lax.stop_gradient_p, lax.optimization_barrier_p, *compat.primitives("name", "pvary", "sharding_constraint", "copy_to_host"))
+@lowers(
+    lax.copy_p,
+    lax.stop_gradient_p,
+    lax.optimization_barrier_p,
+    *compat.primitives("name", "pvary", "sharding_constraint", "copy_to_host"),
+)
 def same(g: Builder, *xs: Val, **_: Any) -> list[Val]:
     """What only matters to autodiff or to XLA passes its operands on."""
     return list(xs)

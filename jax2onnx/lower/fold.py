@@ -1,7 +1,7 @@
 """Equations whose operands are all known are evaluated while exporting, as long as the result is small.
 
-Index arithmetic and masks are mostly of this kind. NumPy computes the operations that are exact in it (compiling each of
-them with XLA would take longer than the rest of the export); JAX computes the others.
+Index arithmetic and masks are mostly of this kind. NumPy computes the operations that are exact in it (compiling each
+of them with XLA would take longer than the rest of the export); JAX computes the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _iota(*, dtype: Any, shape: Any, dimension: int, **_: Any) -> np.ndarray:
     return np.broadcast_to(index.reshape([-1 if i == dimension else 1 for i in range(len(shape))]), shape)
 
 
-def _plain(fn: Callable) -> Callable:
+def _plain(fn: Any) -> Callable:
     return lambda *xs, **_: fn(*xs)
 
 

@@ -200,7 +200,7 @@ def _matmul(a: Any, b: Any) -> Type:
 
 
 @_infers("Gemm")
-def _gemm(a: Any, b: Any, c: Any = None, *, transA: int = 0, transB: int = 0, **_: Any) -> Type:  # noqa: N803
+def _gemm(a: Any, b: Any, c: Any = None, *, transA: int = 0, transB: int = 0, **_: Any) -> Type:
     return (a.shape[1 if transA else 0], b.shape[0 if transB else 1]), a.dtype
 
 

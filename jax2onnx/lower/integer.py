@@ -20,7 +20,9 @@ def div(g: Builder, x: Val, y: Val) -> Val:
     if is_float(x.dtype):
         return g.Div(x, y)
     all_bits = np.asarray(-1, np.int64).astype(x.dtype)
-    return _guarded(g, g.Div, x, y, by_zero=all_bits, by_minus_one=lambda: g.Sub(np.zeros((), x.dtype), x, out=(x.shape, x.dtype)))
+    return _guarded(
+        g, g.Div, x, y, by_zero=all_bits, by_minus_one=lambda: g.Sub(np.zeros((), x.dtype), x, out=(x.shape, x.dtype))
+    )
 
 
 @lowers(lax.rem_p)

@@ -119,9 +119,7 @@ class Session:
 
     def weight(self, root: Builder, tensor: ir.TensorProtocol, shape: tuple, dtype: np.dtype, name: str) -> Val:
         """A new initializer that is read when the model is written."""
-        value = ir.Value(
-            name=self._unique(name), shape=onnx_shape(shape), type=tensor_type(dtype), const_value=tensor
-        )
+        value = ir.Value(name=self._unique(name), shape=onnx_shape(shape), type=tensor_type(dtype), const_value=tensor)
         value.meta[NAME] = name
         self.initializers.append(value)
         return Val(value, shape, dtype, root)

@@ -129,7 +129,7 @@ def pad(g: Builder, x: Val, value: Val, *, padding_config: Sequence[tuple[Any, A
 
 
 def _pad_interior(g: Builder, x: Val, value: Val, axis: int, interior: int) -> Val:
-    """Put `interior` copies of `value` after each element but the last: a new axis, padded and merged, cut at the end."""
+    """Put `interior` copies of `value` after each element but the last: a new axis is padded and merged."""
     size = x.shape[axis]
     if isinstance(size, int) and size <= 1:
         return x
@@ -153,8 +153,6 @@ def iota(g: Builder, *_: Val, dtype: Any, shape: Sequence[Any], dimension: int, 
 
 def _is_zero(dim: Any) -> bool:
     return isinstance(dim, int) and dim == 0
-
-
 
 
 @lowers(*compat.primitives("stack"))

@@ -13,6 +13,7 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, producer, scalar, 
 RULES = RuleSet()
 rewrites = RULES.rewrites
 
+RELU_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 GELU_OPSET, MISH_OPSET, SWISH_OPSET = 20, 18, 24
 
 
@@ -64,7 +65,11 @@ def is_close(a: float, b: float) -> bool:
 def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """max(x, 0)."""
     found = operand_and_scalar(node)
-    if found is None or found[1] != 0 or node.outputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+    if (
+        found is None
+        or found[1] != 0
+        or node.outputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+    ):
         return None
     return r.op("Relu", found[0], like=node.outputs[0])
 

@@ -1,4 +1,4 @@
-"""What surrounds a convolution and can be part of it: padding, a bias, a factor per channel (batch norm in inference)."""
+"""What surrounds a convolution and can be part of it: padding, a bias, a factor per channel (batch norm)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
         return node.inputs[0]
 
 A rule gets the rewriter and a node, and returns the value that replaces the node's first result (a tuple of values for
-several results), or None if it does not apply. New nodes come from `r.op`. The rewriter visits each node, and again those whose surroundings changed,
-until nothing applies: the cost is linear in the graph and in the number of changes.
+several results), or None if it does not apply. New nodes come from `r.op`. The rewriter visits each node, and again
+those whose surroundings changed, until nothing applies: the cost is linear in the graph and in the number of changes.
 """
 
 from __future__ import annotations

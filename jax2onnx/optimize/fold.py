@@ -1,7 +1,7 @@
 """Nodes whose operands are all known become initializers.
 
-Small results are computed here. Large ones (weights) are only rearranged, and lazily: the elements move when the file is
-written, one tensor at a time, so that no second copy of a weight is ever held.
+Small results are computed here. Large ones (weights) are only rearranged, and lazily: the elements move when the file
+is written, one tensor at a time, so that no second copy of a weight is ever held.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SMALL = 16 * 1024
 
 
 def _slice(node: ir.Node, x: np.ndarray, *_: Any) -> np.ndarray:
-    starts, ends, axes, steps = ([None] * 4, *(integers(v) for v in node.inputs[1:]), None)[1:5]
+    operands: list[Any] = [integers(v) for v in node.inputs[1:]]
+    starts, ends, axes, steps = [*operands, None, None][:4]
     assert starts is not None and ends is not None
     index = [slice(None)] * x.ndim
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -44,7 +45,7 @@ MOVES: dict[str, Callable[..., np.ndarray]] = {
     "Transpose": lambda node, x: np.transpose(x, attribute(node, "perm")),
     "Reshape": _reshape,
     "Squeeze": lambda node, x, *_: np.squeeze(x, axes_of(node)),
-    "Unsqueeze": lambda node, x, *_: np.expand_dims(x, axes_of(node)),
+    "Unsqueeze": lambda node, x, *_: np.expand_dims(x, axes_of(node)),  # type: ignore[arg-type]
     "Slice": _slice,
     "Identity": lambda node, x: x,
 }
@@ -65,7 +66,7 @@ EXACT: dict[str, Callable[..., np.ndarray]] = {
     "LessOrEqual": lambda node, a, b: a <= b,
     "Greater": lambda node, a, b: a > b,
     "GreaterOrEqual": lambda node, a, b: a >= b,
-    "Where": lambda node, c, a, b: np.where(c, a, b),
+    "Where": lambda node, c, a, b: np.asarray(np.where(c, a, b)),
     "Gather": lambda node, x, i: np.take(x, i, attribute(node, "axis", 0)),
     "Range": lambda node, a, b, c: np.arange(a, b, c, dtype=a.dtype),
 }

@@ -1,7 +1,7 @@
-"""JAX convolutions are mostly channels-last, ONNX's are channels-first: between two of them nothing should be transposed.
+"""JAX convolutions are mostly channels-last, ONNX's are channels-first; between two of them nothing is transposed.
 
-The Transpose after a convolution (to channels-last) is moved towards the results, past everything that does not care about
-the order of axes, until it meets the Transpose before the next convolution, and both go.
+The Transpose after a convolution (to channels-last) is moved towards the results, past everything that does not care
+about the order of axes, until it meets the Transpose before the next convolution, and both go.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def _follow(r: Rewriter, operand: ir.Value | None, perm: list[int]) -> ir.Value 
     if found is not None and found[1] == perm:
         return found[0]
     back = _inverse(perm)
-    shape = (1,) * (len(perm) - len(dims(operand))) + dims(operand)
+    shape: Dims = (1,) * (len(perm) - len(dims(operand))) + dims(operand)
     known = constant(operand)
     if known is not None and known.nbytes <= 1 << 20:
-        turned = known.reshape(shape).transpose(back)  # type: ignore[arg-type]
-        while turned.ndim > 1 and turned.shape[0] == 1:
+        turned = known.reshape([int(d) for d in shape]).transpose(back)
+        while turned.ndim > 1 and len(turned) == 1:
             turned = turned[0]
         return r.const(turned)
     # A factor per image and channel, as in squeeze-and-excite: transposing it costs nothing.
@@ -137,7 +137,7 @@ def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     found = [channels_last(v) for v in node.inputs]
     if not found or any(f is None for f in found):
         return None
-    perm = found[0][1]  # type: ignore[index]
+    perm = next(f[1] for f in found if f is not None)
     y = node.outputs[0]
     axis = perm[attribute(node, "axis") % len(perm)]
     parts = [f[0] for f in found if f is not None]

@@ -1,8 +1,8 @@
 """LayerNormalization and RMSNormalization, recognised by their maths, whoever wrote it.
 
 A product is taken apart into its factors, so that the order in which a library multiplies does not matter:
-(x - mean) * (rsqrt(var + eps) * scale) and scale * ((x - mean) / sqrt(var + eps)) are the same to us. The variance may be
-the mean of the squared differences, or the mean of the squares minus the square of the mean.
+(x - mean) * (rsqrt(var + eps) * scale) and scale * ((x - mean) / sqrt(var + eps)) are the same to us. The variance may
+be the mean of the squared differences, or the mean of the squares minus the square of the mean.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import onnx_ir as ir
 from jax2onnx.optimize.engine import (
     Rewriter,
     RuleSet,
-    axes_of,
     attribute,
+    axes_of,
     constant,
     dims,
     producer,
@@ -46,7 +46,7 @@ def recognise_mean(r: Rewriter, node: ir.Node) -> ir.Value | None:
     sizes = [dims(x)[a] for a in axes]
     if not all(isinstance(s, int) and s > 0 for s in sizes):
         return None
-    terms = math.prod(sizes)  # type: ignore[arg-type]
+    terms = math.prod(int(s) for s in sizes)
     if node.op_type == "Div" and float(count) != terms:
         return None
     # Multiplying by the reciprocal is the same number only where that is exact: for powers of two.
@@ -78,14 +78,23 @@ def recognise_layer_norm_with_bias(r: Rewriter, node: ir.Node) -> ir.Value | Non
             continue
         existing = producer(product, "LayerNormalization")
         if existing is not None:
-            if len(existing.inputs) > 2 or len(existing.outputs[0].uses()) != 1 or existing.outputs[0].is_graph_output():
+            if (
+                len(existing.inputs) > 2
+                or len(existing.outputs[0].uses()) != 1
+                or existing.outputs[0].is_graph_output()
+            ):
                 continue
             x, scale = existing.inputs[:2]
             axis = attribute(existing, "axis", -1)
             shift = _parameter(r, bias, _normalized_shape(x, axis))  # type: ignore[arg-type]
             if shift is not None:
                 return r.op(
-                    "LayerNormalization", x, scale, shift, like=node.outputs[0], axis=axis,
+                    "LayerNormalization",
+                    x,
+                    scale,
+                    shift,
+                    like=node.outputs[0],
+                    axis=axis,
                     epsilon=attribute(existing, "epsilon", 1e-5),
                 )
     return None

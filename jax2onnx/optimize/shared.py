@@ -9,7 +9,6 @@ import onnx_ir as ir
 from jax2onnx.optimize.engine import detach_bodies
 
 
-
 def share_equal_nodes(model: ir.Model) -> int:
     """Common subexpressions: nodes with the same operator, operands and attributes become one.
 
@@ -72,5 +71,3 @@ def _remove_unused_nodes(graph: ir.Graph) -> None:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
                 _remove_unused_nodes(attribute.as_graph())
-
-

@@ -162,8 +162,8 @@ def _with_kept_axes(r: Rewriter, x: ir.Value, wanted: tuple) -> ir.Value:
 
 
 BROADCASTING = (
-    "Add Sub Mul Div Mod Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where BitwiseAnd BitwiseOr"
-    " BitwiseXor BitShift"
+    "Add Sub Mul Div Mod Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where BitwiseAnd"
+    " BitwiseOr BitwiseXor BitShift"
 ).split()
 
 

@@ -16,8 +16,8 @@ RULES = RuleSet()
 rewrites = RULES.rewrites
 
 UNARY = (
-    "Abs Neg Exp Log Sin Cos Tanh Sqrt Reciprocal Floor Ceil Round Sign Erf Sigmoid Relu Not Cast Gelu Softplus Elu"
-    " LeakyRelu HardSigmoid HardSwish Mish IsNaN log1p expm1 erfc"
+    "Abs Neg Exp Log Sin Cos Tanh Sqrt Reciprocal Floor Ceil Round Sign Erf Sigmoid Relu Not Cast Gelu"
+    " Softplus Elu LeakyRelu HardSigmoid HardSwish Mish IsNaN log1p expm1 erfc"
 ).split()
 BINARY = "Add Sub Mul Div Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where".split()
 
