@@ -11,12 +11,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core, source_info_util
+from jax._src import core, linear_util, source_info_util
 from jax._src.export.shape_poly import _DimExpr
+from jax._src.hijax import call_hi_primitive_p  # noqa: F401  (not public: JAX's own high-level primitives)
 from jax._src.interpreters import mlir, partial_eval
-from jax._src.literals import TypedNdArray
 from jax._src.lax import special
 from jax._src.lax import utils as lax_utils
+from jax._src.literals import TypedNdArray
 from jax._src.random import core as random_core
 from jax._src.random import prng, threefry2x32
 from jax.extend.core import ClosedJaxpr
@@ -292,6 +293,18 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
             if isinstance(item, ClosedJaxpr | core.Jaxpr):
                 found.append(closed_jaxpr(item))
     return found
+
+
+def trace_flat(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> ClosedJaxpr:
+    """The jaxpr of a function from arrays to a list of arrays. Not cached: each has its own variables.
+
+    Several times as fast as `jax.make_jaxpr`, which goes through `jax.jit`.
+    """
+    debug_info = core.DebugInfo("trace_flat", "", None, None)
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(
+        linear_util.wrap_init(fn, debug_info=debug_info), list(avals)
+    )
+    return ClosedJaxpr(jaxpr, consts)
 
 
 def key_data_type(aval: Any) -> core.ShapedArray | None:

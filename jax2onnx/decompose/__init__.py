@@ -17,6 +17,7 @@ from jax2onnx.decompose import (  # noqa: F401  (each registers its decompositio
     bits,
     conv,
     cumulative,
+    hijax,
     linalg_condense,
     linalg_eig,
     linalg_eigh,
