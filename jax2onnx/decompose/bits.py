@@ -92,7 +92,7 @@ def nextafter(x: Array, y: Array) -> Array:
     smallest = np.array(1, signed).view(x.dtype)
     from_zero = lax.select(y > 0, lax.full_like(x, smallest), lax.full_like(x, -smallest))
     moved = lax.select(x == 0, from_zero, lax.bitcast_convert_type(bits, x.dtype))
-    return lax.select(x == y, y, lax.select((x != x) | (y != y), x + y, moved))
+    return lax.select((x != x) | (y != y), x + y, lax.select((x < y) | (x > y), moved, y))
 
 
 # Dtypes that round to so many bits of mantissa, for the values of (dtype, bits of mantissa).
@@ -118,7 +118,7 @@ def reduce_precision(x: Array, *, exponent_bits: int, mantissa_bits: int) -> Arr
         return rounded
     # The narrow dtype has subnormals, which are zero here. What rounds up to the smallest normal number is not.
     smallest = float(jnp.finfo(rounder).tiny) * (1 - 2.0 ** -(mantissa_bits + 2))
-    return lax.select(lax.abs(x) < smallest, x * 0, rounded)
+    return lax.select(lax.abs(x) >= smallest, rounded, x * 0)
 
 
 def _reduce_bits(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:

@@ -73,4 +73,4 @@ def bessel_i1e(x: Array) -> Array:
     """e^-|x| I1(x), an odd function."""
     z = lax.abs(x)
     small, large = _pieces(z, I1E_TO_8, I1E_FROM_8)
-    return lax.select(z <= 8, x * small, lax.sign(x) * large)
+    return lax.sign(x) * lax.select(z <= 8, z * small, large)

@@ -1,7 +1,8 @@
 """Elementary functions that ONNX has no operator for.
 
 Each is written with as few operations as keep it accurate to a few units in the last place, because each operation
-becomes a node; special values (infinities, NaN, signed zeros) fall out of the formula where that is possible.
+becomes a node; special values (infinities, NaN, signed zeros) fall out of the formula where that is possible. In a
+selection, what may be -0.0 is the second choice: ONNX Runtime's Where loses the sign of a zero in the first one.
 """
 
 from __future__ import annotations
@@ -58,11 +59,14 @@ def in_float64(fn: Callable[[Array], Array]) -> Callable[..., Array]:
 @decomposes(lax.log1p_p, when=real_operands)
 @at_least_float32
 def log1p(x: Array, **_) -> Array:
-    """Kahan's formula log(u) * x / (u - 1) with u = 1 + x: the rounding errors of u and of u - 1 cancel."""
+    """Kahan's formula x * log(u) / (u - 1) with u = 1 + x: the rounding errors of u and of u - 1 cancel.
+
+    A tiny number makes 1 of the quotient 0 / 0 and changes no other. The bound keeps inf / inf infinite.
+    """
     u = lax.optimization_barrier(1 + x)  # XLA would turn u - 1 into x
-    # The bound keeps x / d infinite, not NaN, at x = inf.
     d = lax.min(u - 1, lax.full_like(x, jnp.finfo(x.dtype).max))
-    return lax.select(d == 0, x, lax.log(u) * (x / d))
+    tiny = 1e-36  # not smaller: ONNX Runtime drops the addition of a number that float32 rounds to 0
+    return x * ((lax.log(u) + tiny) / (d + tiny))
 
 
 @decomposes(lax.expm1_p, when=real_operands)

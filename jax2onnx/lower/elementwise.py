@@ -129,7 +129,9 @@ def eq(g: Builder, x: Val, y: Val) -> Val:
 
 @lowers(lax.ne_p)
 def ne(g: Builder, x: Val, y: Val) -> Val:
-    """Do they differ?"""
+    """Do they differ? Only NaN differs from itself."""
+    if x is y and is_float(x.dtype):
+        return g.IsNaN(x)
     return g.Xor(x, y) if x.dtype == BOOL else g.Not(g.Equal(x, y))
 
 
