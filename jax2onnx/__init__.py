@@ -7,12 +7,27 @@ from jax2onnx.errors import InputError, Jax2OnnxError, UnsupportedError, Verific
 
 if TYPE_CHECKING:
     from jax2onnx.api import to_onnx
+    from jax2onnx.functions import onnx_function
     from jax2onnx.running import load
     from jax2onnx.verify import allclose
 
-__all__ = ["InputError", "Jax2OnnxError", "UnsupportedError", "VerificationError", "allclose", "load", "to_onnx"]
+__all__ = [
+    "InputError",
+    "Jax2OnnxError",
+    "UnsupportedError",
+    "VerificationError",
+    "allclose",
+    "load",
+    "onnx_function",
+    "to_onnx",
+]
 
-_HOMES = {"to_onnx": "jax2onnx.api", "allclose": "jax2onnx.verify", "load": "jax2onnx.running"}
+_HOMES = {
+    "to_onnx": "jax2onnx.api",
+    "allclose": "jax2onnx.verify",
+    "load": "jax2onnx.running",
+    "onnx_function": "jax2onnx.functions",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 
 from jax2onnx import compat, opsets, report, side_effects
 from jax2onnx.decompose import decompose
+from jax2onnx.decompose.outline import outline
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
 from jax2onnx.frontends import source_of
@@ -58,6 +59,7 @@ def to_onnx(
     constraints: Sequence[str] = (),
     lowerings: Mapping[Primitive, Rule] | None = None,
     target: str = "onnxruntime",
+    functions: str | None = None,
     weights: Any = None,
     weights_as_inputs: bool = False,
     load_weight: Callable[[str], Any] | None = None,
@@ -88,6 +90,8 @@ def to_onnx(
         constraints: what is known of symbolic dimensions, such as "T <= 1024".
         lowerings: your own lowering rules, by primitive, for this call only.
         target: the runtime the model must load in; "onnx" for the pure standard.
+        functions: "modules" makes the modules of the program visible as ONNX functions, shared by those that compute
+            the same with other weights.
         weights: the first argument of `fn`, a pytree of parameters that become initializers under their own names. They
             may be `jax.ShapeDtypeStruct`s, which `load_weight` reads when the file is written.
         weights_as_inputs: leave the weights as inputs of the model.
@@ -106,6 +110,8 @@ def to_onnx(
     check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
     if normalization_mode not in NORMALIZATION_MODES:
         raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
+    if functions not in (None, "modules"):
+        raise InputError(f'functions is {functions!r}; it must be None or "modules".')
     default_dtype = np.float64 if enable_double_precision else np.float32
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)
@@ -120,6 +126,8 @@ def to_onnx(
         live = compat.remove_dead_code(side_effects.drop(program.jaxpr))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
         core = to_core(live)
+        if functions == "modules":
+            core = outline(core)
         if record_primitive_calls_file is not None:
             report.write_primitive_calls(live, record_primitive_calls_file)
         report.check_all_supported(core, rules)

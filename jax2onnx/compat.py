@@ -246,9 +246,12 @@ def _frames(eqn: Any) -> list[Any]:
     return list(frames)
 
 
-def source_line(eqn: Any) -> str:
-    """The user's own file:line that an equation comes from: the innermost one that is not in an installed library."""
-    frames = _frames(eqn)
+def source_line(eqn: Any, *around: Any) -> str:
+    """The user's own file:line that an equation comes from: the innermost one that is not in an installed library.
+
+    If the equation itself knows of none, that of the equations `around` it, innermost first, whose bodies it is in.
+    """
+    frames = [frame for e in (eqn, *around) for frame in _frames(e)]
     own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.file_name]
     frame = next(iter(own or frames), None)
     return f"{frame.file_name}:{frame.start_line}" if frame else "unknown"
@@ -340,3 +343,27 @@ def special_definitions() -> dict[core.Primitive, Callable[..., Any]]:
         special.igamma_grad_a_p: special.igamma_grad_a_impl,
         special.regularized_incomplete_beta_p: special.regularized_incomplete_beta_impl,
     }
+
+
+def jaxpr_of(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> ClosedJaxpr:
+    """A jaxpr of some equations of another one."""
+    debug_info = core.DebugInfo("jax2onnx", "outline", ("",) * len(invars), ("",) * len(outvars))
+    return ClosedJaxpr(core.Jaxpr((), invars, outvars, eqns, debug_info=debug_info), ())
+
+
+def without_scope(eqn: Any, depth: int) -> Any:
+    """An equation without the outermost `depth` named scopes around it."""
+    stack = eqn.source_info.name_stack
+    parts = [part for part in stack.stack if isinstance(part, source_info_util.Scope)]
+    return eqn.replace(source_info=eqn.source_info.replace(name_stack=type(stack)(tuple(parts[depth:]))))
+
+
+def marked_call(name: str, body: ClosedJaxpr, invars: Sequence[Any], outvars: Sequence[Any], like: Any) -> Any:
+    """An equation that calls `body`, in the place of the equation `like`."""
+    return like.replace(
+        primitive=primitives_module.closed_call_p,
+        params={"call_jaxpr": body, "name": name},
+        invars=list(invars),
+        outvars=list(outvars),
+        effects=frozenset(),
+    )

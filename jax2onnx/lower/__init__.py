@@ -93,7 +93,7 @@ def lower(
     for value in session.initializers:
         graph.register_initializer(value)
     graph.opset_imports[""] = opset
-    functions = list(session.functions.values())
+    functions = [function for function, _ in session.functions.values()]
     for function in functions:
         graph.opset_imports.setdefault(function.domain, 1)
     model = ir.Model(graph, ir_version=ir_version, producer_name="jax2onnx", functions=functions)

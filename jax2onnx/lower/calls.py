@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from jax2onnx import compat
+from jax2onnx.functions import parse_mark
 from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.functions import call_function
 from jax2onnx.lower.registry import lowers
 
 
 @lowers(*compat.CALL_PRIMITIVES)
 def call(g: Builder, *args: Val, **params: Any) -> list[Val]:
-    """Inline the callee."""
+    """Inline the callee, unless it is marked to stay a call."""
+    mark = parse_mark(str(params.get("name", "")))
+    if mark is not None:
+        return call_function(g, compat.callee(params), args, mark)
     return g.session.lower_closed(g, compat.callee(params), args)
 
 

@@ -46,6 +46,7 @@ class Dims:
     def __init__(self, g: Builder):
         self._g = g
         self._sources: dict[str, Callable[[], Val]] = {}
+        self._missing: list[str] = []
         self._plain: set[str] = set()  # variables that are the size of an axis, without arithmetic
         self._vectors: dict[Any, Val] = {}  # an expression -> an int64 vector of one element
         self._scalars: dict[Any, Val] = {}
@@ -69,6 +70,10 @@ class Dims:
     def define(self, var: str, vector: Val) -> None:
         """Let the dimension variable `var` be the only element of `vector`."""
         self._sources[var] = lambda: vector
+
+    def missing(self) -> list[str]:
+        """The dimension variables that a function needs as further inputs."""
+        return self._missing
 
     def known_variables(self) -> set[str]:
         """The dimension variables that can be computed here."""
@@ -118,6 +123,8 @@ class Dims:
         """A dimension as an int64 vector of one element, computed once."""
         if isinstance(dim, int):
             return self.number(dim)
+        if isinstance(dim, str):
+            return self._variable(dim)
         if dim not in self._vectors:
             self._vectors[dim] = self._compute(dim)
         return self._vectors[dim]
@@ -142,15 +149,22 @@ class Dims:
         assert total is not None, dim
         return total
 
-    def _factor(self, factor: Any) -> Val:
-        var = factor.to_var()
-        if var is not None:
-            if var not in self._vectors:
-                if var not in self._sources:
-                    raise KeyError(f"the dimension {var!r} does not occur alone in the shape of any input")
-                self._vectors[var] = self._sources[var]()
-            return self._vectors[var]
+    def _variable(self, var: str) -> Val:
         g = self._g
+        if var not in self._vectors:
+            if var not in self._sources and g.is_function:
+                # A function sees only its inputs: the caller passes what it needs.
+                self._missing.append(var)
+                self.define(var, g.input((1,), INT64, f"dim_{var}"))
+            if var not in self._sources:
+                raise KeyError(f"the dimension {var!r} does not occur alone in the shape of any input")
+            self._vectors[var] = self._sources[var]()
+        return self._vectors[var]
+
+    def _factor(self, factor: Any) -> Val:
+        g, var = self._g, factor.to_var()
+        if var is not None:
+            return self._variable(var)
         a, b = (self.one(compat.simplest_dim(o)) for o in factor.operands)
         match factor.operation:
             case "max":

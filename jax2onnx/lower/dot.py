@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 from jax2onnx.lower.context import Builder, Val
@@ -34,15 +35,43 @@ def dot_general(
         left = g.reshape(g.transpose(a, [*batch_a, *free_a]), (*batch, *rows, *[1] * len(columns)))
         right = g.reshape(g.transpose(b, [*batch_b, *free_b]), (*batch, *[1] * len(rows), *columns))
         return g.And(left, right) if aval.dtype == BOOL else g.Mul(left, right)
+    contract_a, contract_b = list(contract_a), list(contract_b)
+    if _is_weight_times_rows(a, b, free_a, free_b, contract_b) and not batch_a:
+        product = _product(g, b, a, (), (), free_b, free_a, contract_b, contract_a, aval.dtype)
+        return g.transpose(product, [*range(len(free_b), len(aval.shape)), *range(len(free_b))])
+    return _product(g, a, b, batch_a, batch_b, free_a, free_b, contract_a, contract_b, aval.dtype)
+
+
+def _is_weight_times_rows(a: Val, b: Val, free_a: list[int], free_b: list[int], contract_b: list[int]) -> bool:
+    """Does b hold rows, as in a batched W @ x? Then x @ W.T (its transpose) needs no Transpose of b."""
+    if not free_a or not free_b or contract_b != list(range(b.rank - len(contract_b), b.rank)):
+        return False
+    return a.value.const_value is not None or len(free_b) > len(free_a)
+
+
+def _product(
+    g: Builder,
+    a: Val,
+    b: Val,
+    batch_a: Sequence[int],
+    batch_b: Sequence[int],
+    free_a: list[int],
+    free_b: list[int],
+    contract_a: list[int],
+    contract_b: list[int],
+    dtype: np.dtype,
+) -> Val:
+    """The contraction with the axes (*batch, *free_a, *free_b)."""
     # MatMul takes vectors, but a matrix times a vector is one product per row to ONNX Runtime: 50 times slower.
     left_stays = len(contract_a) == 1 and len(free_a) != 1
     right_stays = len(contract_b) == 1 and not free_b and not free_a
-    left = _matrix(g, a, batch_a, free_a, list(contract_a), left_stays, keep_rows=True)
-    right = _matrix(g, b, batch_b, list(contract_b), free_b, right_stays, keep_rows=False)
+    left = _matrix(g, a, batch_a, free_a, contract_a, left_stays, keep_rows=True)
+    right = _matrix(g, b, batch_b, contract_b, free_b, right_stays, keep_rows=False)
     product = g.MatMul(left, right)
-    if aval.dtype == BOOL:
+    if dtype == BOOL:
         product = g.cast(product, BOOL)
-    return g.reshape(product, aval.shape)
+    shape = [x.shape[i] for x, axes in ((a, batch_a), (a, free_a), (b, free_b)) for i in axes]
+    return g.reshape(product, shape)
 
 
 def _matrix(

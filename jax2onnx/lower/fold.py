@@ -64,6 +64,7 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
             lax.not_p: np.invert,
             lax.select_n_p: _select_n,
             lax.copy_p: np.asarray,
+            **dict.fromkeys(compat.primitives("pvary"), np.asarray),  # JAX evaluates it only inside a shard_map
         }.items()
     },
     lax.broadcast_in_dim_p: _broadcast,

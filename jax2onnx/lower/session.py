@@ -20,6 +20,7 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import onnx_shape
 from jax2onnx.lower.dtypes import tensor_type
 from jax2onnx.lower.registry import Rule
+from jax2onnx.names import scope_parts
 from jax2onnx.naming import NAME, array_key
 
 
@@ -42,7 +43,7 @@ class Session:
         self._names = names or {}  # of arrays of the program, by `array_key`
         self._names_of_constants: dict[ir.Value, str] = {}  # of those that have a name in the program
         self._taken: set[str] = set()
-        self.functions: dict[Any, ir.Function] = {}
+        self.functions: dict[Any, tuple[ir.Function, list[str]]] = {}  # with the dimensions they need
         self._traced: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         self._kept_alive: list[Any] = []  # arrays whose id() is a key of a constants table
 
@@ -56,7 +57,7 @@ class Session:
         outer_eqn, outer_scope = g.eqn, g.scope
         for eqn in jaxpr.eqns:
             operands = [self._literal(g, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
-            stack = str(eqn.source_info.name_stack)
+            stack = "/".join(scope_parts(str(eqn.source_info.name_stack)))
             g.scope = outer_scope if not stack else f"{outer_scope}/{stack}" if outer_scope else stack
             g.eqn = eqn
             env.update(zip(eqn.outvars, self._lower_equation(g, eqn, operands), strict=True))
@@ -104,6 +105,7 @@ class Session:
         if root.is_function:
             result = root.op("Constant", value=content, out=(content.shape, content.dtype))
             result.const = content
+            result.value.const_value = ir.tensor(content)
             return result
         name = name or self._names.get(array_key(array))
         value = ir.Value(
