@@ -22,27 +22,27 @@ def drop(closed: ClosedJaxpr) -> ClosedJaxpr:
     checks: list[str] = []
     done: dict[int, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # by identity; originals are kept so that ids stay theirs
 
-    def visit(closed: ClosedJaxpr) -> ClosedJaxpr:
+    def visit(closed: ClosedJaxpr, *around: Any) -> ClosedJaxpr:
         key = id(closed.jaxpr)
         if key not in done:
-            new = [visit_equation(eqn) for eqn in closed.jaxpr.eqns]
+            new = [visit_equation(eqn, *around) for eqn in closed.jaxpr.eqns]
             changed = any(a is not b for a, b in zip(new, closed.jaxpr.eqns, strict=True))
             eqns = [eqn for eqn in new if eqn is not None]
             done[key] = closed, compat.with_equations(closed, eqns) if changed else closed
         return done[key][1]
 
-    def visit_equation(eqn: Any) -> Any:
+    def visit_equation(eqn: Any, *around: Any) -> Any:
         if eqn.primitive in compat.PRINTS:
             return None
         if eqn.primitive in compat.CHECKS:
-            checks.append(compat.source_line(eqn))
+            checks.append(compat.source_line(eqn, *around))
             return None
         if eqn.primitive is P.cond_p:
             harmless = [b for b in eqn.params["branches"] if not _raises(b)]
             if len(harmless) == 1 < len(eqn.params["branches"]):
-                checks.append(compat.source_line(eqn))
-                return compat.call_equation(eqn.replace(invars=eqn.invars[1:]), visit(harmless[0]))
-        params = compat.map_sub_jaxprs(visit, eqn.params)
+                checks.append(compat.source_line(eqn, *around))
+                return compat.call_equation(eqn.replace(invars=eqn.invars[1:]), visit(harmless[0], eqn, *around))
+        params = compat.map_sub_jaxprs(lambda body: visit(body, eqn, *around), eqn.params)
         return eqn if params is None else compat.without_effects(eqn.replace(params=params))
 
     result = visit(closed)

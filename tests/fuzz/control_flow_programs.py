@@ -1,8 +1,8 @@
 """Random programs of nested control flow: loops, branches, vmaps and calls that use each other's values.
 
 `program(random)` makes a `Block` and `run(block, values)` executes it in JAX. A block is a list of statements; each
-adds its results to the values that later ones, and all bodies inside them, can use. Integers and booleans decide where a
-program goes, and no float ever becomes one, so that rounding cannot change the path.
+adds its results to the values that later ones, and all bodies inside them, can use. Integers and booleans decide where
+a program goes, and no float ever becomes one, so that rounding cannot change the path.
 """
 
 from __future__ import annotations
