@@ -16,7 +16,7 @@ from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.rewrite import Emitter, dims_of, dtype_of, expands
 
 INT64 = ir.DataType.INT64
-INTEGERS = "i32 i64 u32 u64"
+INTEGERS = "i8 i16 i32 i64 u8 u16 u32 u64"
 # How many bits a sum may have before it is rounded or wraps.
 SUM_BITS = {ir.DataType.INT32: 31, INT64: 53}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from jax2onnx import runtime
 from jax2onnx.errors import UnsupportedError
 from tests.targets.one_node import BOOL, F32, FLOATS, HALVES, INTEGERS, build, check, checked, extreme, hard, mild
 from tests.targets.test_elementwise import cases, widely
@@ -187,3 +188,13 @@ def test_softmax(op: str, dtype: np.dtype, opset: int) -> None:
         return np.log(soft) if op == "LogSoftmax" else soft
 
     check(op, [x], [widely(truth, x)], {"axis": 1}, opset, exact=False)
+
+
+@pytest.mark.parametrize("op", [*SUMS, *EXTREMES])
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_every_integer_can_be_reduced(op: str, dtype: np.dtype) -> None:
+    """Also the narrow ones that the standard leaves out: a rule need not know."""
+    x = extreme(dtype, (3, 4, 5))
+    model = build(op, [x, np.array([0, 2])], [x[0, :, 0]], {"keepdims": 0}, 23)
+    (got,) = runtime.run(checked(model), [x])
+    np.testing.assert_array_equal(got, {**SUMS, **EXTREMES}[op](x, (0, 2)))
