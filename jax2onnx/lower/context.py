@@ -245,7 +245,7 @@ class Builder:
         if shape == x.shape:
             return x
         if x.const is not None and x.const.size <= 64:
-            return self.const(x.const.reshape(shape))
+            return self.const(x.const.reshape(shape), self.session.name_of(x))
         operand: Any
         operand, allow_zero = dims_.reshape_operand(x.shape, shape)
         if operand is None:

@@ -74,7 +74,7 @@ class Session:
     def _lower_equation(self, g: Builder, eqn: Any, operands: list[Val]) -> Sequence[Val]:
         known = fold.evaluate(eqn, operands)
         if known is not None:
-            name = self._names_of_constants.get(operands[0].value) if len(operands) == 1 else None
+            name = self.name_of(operands[0]) if len(operands) == 1 else None
             return [g.known(k, name) for k in known]
         results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
         if isinstance(results, Val):
@@ -125,6 +125,10 @@ class Session:
         value.meta[NAME] = name
         self.initializers.append(value)
         return Val(value, shape, dtype, root)
+
+    def name_of(self, constant: Val) -> str | None:
+        """The name that a constant has in the program."""
+        return self._names_of_constants.get(constant.value)
 
     def reserve(self, names: Sequence[str]) -> None:
         """Names that no initializer may have."""

@@ -9,7 +9,18 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, axes_of, constant, dims, producer, scalar
+from jax2onnx.optimize.engine import (
+    Dims,
+    Rewriter,
+    RuleSet,
+    attribute,
+    axes_of,
+    constant,
+    dims,
+    only_user,
+    producer,
+    scalar,
+)
 from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, constant_shape, reshape
 
 RULES = RuleSet()
@@ -62,6 +73,26 @@ def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     inner = x
     if perm != sorted(perm):
         inner = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
+    return _reshaped(r, inner, y)
+
+
+@rewrites("Transpose")
+def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Between two reshapes, a Transpose need not know of axes of size 1."""
+    outer, y = node.inputs[0], node.outputs[0]
+    split, user = producer(outer, "Reshape"), only_user(y)
+    if split is None or outer is None or user is None or user.op_type not in RESHAPES or 1 not in dims(outer):
+        return None
+    x, core = split.inputs[0], _core(dims(outer))
+    assert x is not None
+    before, after = constant_shape(dims(x), core), _core(dims(y))
+    if before is None or constant_shape(after, dims(y)) is None:
+        return None
+    kept = [i for i, d in enumerate(dims(outer)) if d != 1]
+    perm = [kept.index(i) for i in attribute(node, "perm") if i in kept]
+    inner = r.op("Reshape", x, r.const(before, np.int64), like=outer, shape=core)
+    if perm != sorted(perm):
+        inner = r.op("Transpose", inner, like=y, shape=after, perm=perm)
     return _reshaped(r, inner, y)
 
 
