@@ -153,3 +153,28 @@ def approx_top_k(x: Array, *, reduction_dimension: int, is_max_k: bool, **params
     )
     order = order_by(sort_keys(x), axis, values.shape[axis], descending=is_max_k)
     return [take_along(x, order, axis), order]
+
+
+# Comparisons in the order of `sort`. JAX compares with them only what it has made canonical: no -0.0, and one NaN.
+
+
+def _has_nan(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, np.floating)
+
+
+@decomposes(lax.lt_to_p)
+def lt_to(x: Array, y: Array) -> Array:
+    """Whether x comes before y, where NaN is last."""
+    return (x < y) | ((y != y) & (x == x)) if _has_nan(x) else x < y
+
+
+@decomposes(lax.le_to_p)
+def le_to(x: Array, y: Array) -> Array:
+    """Whether x does not come after y, where NaN is last."""
+    return (x <= y) | (y != y) if _has_nan(x) else x <= y
+
+
+@decomposes(lax.eq_to_p)
+def eq_to(x: Array, y: Array) -> Array:
+    """Whether x and y are at the same place in the order: NaN equals NaN."""
+    return (x == y) | ((x != x) & (y != y)) if _has_nan(x) else x == y

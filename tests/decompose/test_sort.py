@@ -98,6 +98,13 @@ def test_unknown_length():
             assert_close(a, e)
 
 
+@pytest.mark.parametrize("primitive", [lax.lt_to_p, lax.le_to_p, lax.eq_to_p])
+def test_comparisons_in_sorting_order(primitive):
+    x, y = np.array(np.meshgrid(HARD[:5], HARD[:5])).reshape(2, -1)
+    assert_agrees(primitive, x, y)
+    assert_agrees(primitive, np.array([1, 2, 3]), np.array([3, 2, 1]))
+
+
 def test_keys_are_those_that_the_runtime_orders_properly():
     """Also when 64-bit types are off."""
     allowed = {"int32", "int64", "float32", "float64"}
