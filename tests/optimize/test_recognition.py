@@ -1,0 +1,106 @@
+"""Formulas become the operators that ONNX has for them, and compute what JAX computes, on values that hurt too."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.helpers import check
+
+HARD = np.float32([[-np.inf, -200, -3.5, -1e-3, -0.0], [0.0, 1e-6, 0.5, 90, np.inf], [np.nan, 1, 2, 3, 4]])
+X = np.random.default_rng(0).normal(size=(3, 4, 6)).astype(np.float32)
+
+
+def ops(model) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (jax.nn.relu, ["Relu"]),
+        (jax.nn.gelu, ["Gelu"]),
+        (lambda x: jax.nn.gelu(x, approximate=False), ["Gelu"]),
+        (lambda x: 0.5 * x * (1 + lax.erf(x / np.sqrt(2).astype(np.float32))), ["Gelu"]),
+        (jax.nn.softplus, ["Softplus"]),
+        (jax.nn.elu, ["Elu"]),
+        (lambda x: jax.nn.elu(x, 0.5), ["Elu"]),
+        (jax.nn.leaky_relu, ["LeakyRelu"]),
+        (jax.nn.sigmoid, ["Sigmoid"]),
+        (jax.nn.silu, ["Sigmoid", "Mul"]),
+        (jax.nn.mish, ["Mish"]),
+        (lambda x: jax.nn.softmax(x, axis=0), ["Softmax"]),
+        (jax.nn.softmax, ["Softmax"]),
+        (jax.nn.log_softmax, ["LogSoftmax"]),
+    ],
+)
+def test_activation(fn, expected):
+    assert ops(check(fn, X)) == expected
+    finite = np.where(np.isfinite(HARD), HARD, 7).astype(np.float32)
+    check(fn, finite, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fn", [jax.nn.relu, jax.nn.softplus, jax.nn.elu, jax.nn.sigmoid, jax.nn.softmax, jax.nn.log_softmax]
+)
+def test_activation_of_infinities_and_nan(name):
+    check(getattr(jax.nn, name), HARD, rtol=2e-5, atol=1e-6)
+
+
+def two_pass(x, axis=-1):
+    mean = x.mean(axis, keepdims=True)
+    return (x - mean) * lax.rsqrt(((x - mean) ** 2).mean(axis, keepdims=True) + 1e-5)
+
+
+def one_pass(x):
+    mean = x.mean(-1)
+    variance = jnp.maximum(0, (x * x).mean(-1) - mean * mean)
+    return (x - mean[..., None]) / jnp.sqrt(variance[..., None] + 1e-6)
+
+
+SCALE, BIAS = (np.random.default_rng(i).normal(size=6).astype(np.float32) for i in (1, 2))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        two_pass,
+        one_pass,
+        lambda x: two_pass(x, (-2, -1)),
+        lambda x: two_pass(x) * SCALE,
+        lambda x: SCALE * two_pass(x) + BIAS,
+        lambda x: one_pass(x) * SCALE + BIAS,
+    ],
+    ids=["two passes", "one pass", "two axes", "scale", "scale and bias", "one pass, scale and bias"],
+)
+def test_layer_normalization(fn):
+    model = check(fn, X, rtol=1e-4, atol=1e-5)
+    assert ops(model) == ["LayerNormalization"]
+    check(fn, X, dims=[("B", 4, 6)], rtol=1e-4, atol=1e-5)
+
+
+def test_normalization_over_other_axes_stays_plain():
+    assert "LayerNormalization" not in ops(check(lambda x: two_pass(x, 0), X, rtol=1e-4, atol=1e-5))
+
+
+def test_rms_normalization():
+    def rms(x):
+        return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * SCALE
+
+    assert ops(check(rms, X)) == ["RMSNormalization"]
+    assert "RMSNormalization" not in ops(check(rms, X, opset=22))
+
+
+def test_epsilon_that_is_no_float32_keeps_double_exact():
+    model = check(lambda x: two_pass(x.astype(jnp.float64)), X.astype(np.float64))
+    assert "LayerNormalization" not in ops(model)
+
+
+def test_attention_has_no_surplus_nodes():
+    q = np.random.default_rng(0).normal(size=(2, 5, 2, 4)).astype(np.float32)
+    model = check(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True), q, q + 1, q * 2)
+    expected = ["Transpose", "Transpose", "MatMul", "Mul", "Where", "Softmax", "Transpose", "MatMul", "Transpose"]
+    assert ops(model) == expected

@@ -1,0 +1,87 @@
+"""Weights: their names, as an argument, read when written; and models that take and give pytrees."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from jax2onnx import InputError, load, to_onnx
+
+PARAMS = {
+    "dense": {
+        "kernel": np.random.default_rng(0).normal(size=(100, 30)).astype(np.float32),
+        "bias": np.zeros(30, np.float32),
+    }
+}
+
+
+def apply(params, x):
+    return {"y": x @ params["dense"]["kernel"] + params["dense"]["bias"], "parts": (x, [x + 1])}
+
+
+def initializers(model) -> set[str]:
+    return {i.name for i in model.graph.initializer}
+
+
+def find(name: str) -> np.ndarray:
+    return functools.reduce(lambda tree, key: tree[key], name.split("/")[1:], PARAMS)
+
+
+X = np.ones((2, 100), np.float32)
+
+
+@pytest.mark.parametrize(
+    "fn", [functools.partial(apply, PARAMS), lambda x: apply(PARAMS, x)], ids=["partial", "global"]
+)
+def test_names_of_closed_over_weights(fn):
+    assert {n.split("/", 1)[1] for n in initializers(to_onnx(fn, [("B", 100)])) if "/" in n} == {
+        "dense/kernel",
+        "dense/bias",
+    }
+
+
+def test_weights_are_initializers():
+    model = to_onnx(apply, [("B", 100)], weights=PARAMS, verify=True)
+    assert {"params/dense/kernel", "params/dense/bias"} <= initializers(model)
+    assert [i.name for i in model.graph.input] == ["x"]
+    got = load(model)(X)
+    want = apply(PARAMS, X)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
+
+
+def test_weights_as_inputs():
+    model = to_onnx(apply, [("B", 100)], weights=PARAMS, weights_as_inputs=True)
+    assert [i.name for i in model.graph.input] == ["params/dense/bias", "params/dense/kernel", "x"]
+    np.testing.assert_allclose(load(model)(PARAMS, X)["y"], apply(PARAMS, X)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_read_when_the_model_is_written(tmp_path):
+    read = []
+
+    def loader(name):
+        read.append(name)
+        return find(name)
+
+    specs = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), PARAMS)
+    path = to_onnx(
+        apply, [("B", 100)], weights=specs, load_weight=loader, return_mode="file", output_path=tmp_path / "m.onnx"
+    )
+    assert set(read) == {"params/dense/kernel", "params/dense/bias"}
+    np.testing.assert_allclose(load(path)(X)["y"], apply(PARAMS, X)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_abstract_weights_need_a_loader():
+    specs = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), PARAMS)
+    with pytest.raises(InputError, match="load_weight"):
+        to_onnx(apply, [("B", 100)], weights=specs)
+
+
+def test_wrong_arguments_of_a_loaded_model():
+    model = load(to_onnx(lambda batch: batch["a"] + 1, [{"a": (2,)}]))
+    np.testing.assert_array_equal(model({"a": np.zeros(2, np.float32)}), np.ones(2))
+    with pytest.raises(InputError, match="expected the keys"):
+        model({"b": np.zeros(2, np.float32)})
