@@ -76,13 +76,19 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
 }
 
 DIMENSIONS = compat.primitives("dim_as_value")
+CALLS = frozenset(compat.CALL_PRIMITIVES)
 
 
 def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
-    """The results of an equation if its operands are known and its results small, else None."""
+    """The results of an equation if its operands are known and its results small, else None.
+
+    Not of a call: its equations are evaluated one by one, most of them without compiling anything.
+    """
     for operand in operands:
         if operand.const is None:
             return None
+    if eqn.primitive in CALLS:
+        return None
     if eqn.effects or not all(_is_small(v.aval) for v in eqn.outvars) or not _ends_soon(eqn):
         return None
     arrays = [o.const for o in operands]
