@@ -16,7 +16,7 @@ import onnx_ir as ir
 from jax2onnx.errors import InputError
 from jax2onnx.targets import table
 
-__all__ = ["TARGETS", "lacks", "legalize"]
+__all__ = ["TARGETS", "check_target", "lacks", "legalize"]
 
 TARGETS = ("onnx", *table.TABLES)
 
@@ -29,10 +29,10 @@ def legalize(model: ir.Model, target: str) -> None:
     Raises:
         UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
     """
-    from jax2onnx.targets import double, integers, reductions, windows  # noqa: F401  (they register the expansions)
+    from jax2onnx.targets import double, integers, nan, reductions, windows  # noqa: F401  (they register expansions)
     from jax2onnx.targets.rewrite import Legalizer
 
-    _check(target)
+    check_target(target)
     if target == "onnx":
         return
     roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
@@ -42,7 +42,7 @@ def legalize(model: ir.Model, target: str) -> None:
 
 def lacks(target: str, op: str, dtype: ir.DataType | np.dtype | str, opset: int) -> bool:
     """Whether `target` has no kernel of its own for `op` with `dtype` (as its first type variable)."""
-    _check(target)
+    check_target(target)
     bound = table.variables(op, opset, 1, 1)
     if target == "onnx" or bound is None:
         return bound is None
@@ -52,6 +52,7 @@ def lacks(target: str, op: str, dtype: ir.DataType | np.dtype | str, opset: int)
     return variable is not None and not table.supports(target, op, opset, {variable: dtype})
 
 
-def _check(target: str) -> None:
+def check_target(target: str) -> None:
+    """Raise an InputError for a target that does not exist."""
     if target not in TARGETS:
         raise InputError(f"Unknown target {target!r}: it is one of {', '.join(TARGETS)}.")

@@ -139,7 +139,10 @@ class Legalizer:
         op = node.op_type
         mode = _mode(node) if op in MODE else ""
         inputs = tuple([None if v is None else v.dtype for v in node.inputs])
-        plan = plan_for(self.target, op, mode, self.opset, inputs, tuple([v.dtype for v in node.outputs]))
+        try:
+            plan = plan_for(self.target, op, mode, self.opset, inputs, tuple([v.dtype for v in node.outputs]))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{error} The node is {node.name or op!r}.") from None
         if plan is None:
             return self._reuse_cast(node) if op == "Cast" and self.images else node.outputs
         if plan.expansion is None:
@@ -205,7 +208,7 @@ class Legalizer:
         source, result = node.inputs[0], node.outputs[0]
         assert source is not None
         image = self.images.get((source, ir.DataType(node.attributes.get_int("to"))))
-        if image is None or image is result or result.is_graph_output():
+        if image is None or image is result or result.is_graph_output() or "saturate" in node.attributes:
             return node.outputs
         result.replace_all_uses_with(image)
         _graph(node).remove(node, safe=True)
@@ -268,12 +271,21 @@ class Emitter:
         self, op: str, *operands: Any, shape: Any = None, dtype: ir.DataType | None = None, **attributes: Any
     ) -> ir.Value:
         """Insert a node with one result, which is legalized in its turn."""
+        result = self.raw(op, *operands, shape=shape, dtype=dtype, **attributes)
+        node = result.producer()
+        assert node is not None
+        return self.legalizer.visit(node)[0]
+
+    def raw(
+        self, op: str, *operands: Any, shape: Any = None, dtype: ir.DataType | None = None, **attributes: Any
+    ) -> ir.Value:
+        """Insert a node with one result as it is: its kernel is right for what it is used for."""
         like = next((dtype_of(o) for o in operands if isinstance(o, ir.Value)), self.dtype)
         inputs = [o if o is None or isinstance(o, ir.Value) else self.const(o, like) for o in operands]
         result = ir.Value(shape=ir.Shape(self.dims if shape is None else shape), type=ir.TensorType(dtype or like))
         node = _node(op, inputs, result, self.node, attributes)
         _graph(self.node).insert_before(self.node, node)
-        return self.legalizer.visit(node)[0]
+        return result
 
     def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
         """`x` in another dtype (`x` itself if it has it)."""

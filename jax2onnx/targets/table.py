@@ -28,12 +28,14 @@ TABLES = {"onnxruntime": "onnxruntime_cpu.json"}
 
 
 # Kernels that load but fail or compute something else (FACTS.md), by operator (with its mode) and dtype.
-_HALVES, _ORDER, _SUMS = "f16 bf16", "i64", "i32 i64"
+_HALVES, _FLOATS, _ORDER, _SUMS = "f16 bf16", "f16 bf16 f32 f64", "i64", "i32 i64"
 WRONG = {
     target: {op: frozenset(map(ir.DataType.from_short_name, names.split())) for op, names in rows.items()}
     for target, rows in {
         "onnxruntime": {
-            **dict.fromkeys(["Clip", "Max", "Min", "ReduceMax", "ReduceMin"], _ORDER),
+            **dict.fromkeys(["Clip", "Max", "Min"], _ORDER),
+            **dict.fromkeys(["ReduceMax", "ReduceMin"], f"{_ORDER} {_FLOATS}"),  # they ignore NaN
+            "MaxPool": "f32 f64",  # so does this
             **dict.fromkeys(["ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare"], _SUMS),
             "Sign": "i64 f16 bf16",
             "Mod:1": "i64 u64",

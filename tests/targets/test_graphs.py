@@ -19,6 +19,9 @@ from jax2onnx.targets.rewrite import plan_for
 from tests.targets.graphs import chain_model
 from tests.targets.one_node import BF16, F16, F32, checked, hard, mild, value
 
+# The truth overflows and meets NaN on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
 EXPANDING = (double, integers, reductions, windows)  # imported for plan_for: they register the expansions
 
 
@@ -215,6 +218,13 @@ def test_unknown_target() -> None:
         legalize(chain_model([("Add", "x", "x")], {"x": hard(F32)}), "tensorrt")
     with pytest.raises(InputError, match="Unknown target"):
         lacks("tensorrt", "Add", F32, 23)
+
+
+def test_an_error_names_operator_dtype_and_node() -> None:
+    x, y = value("x", np.zeros((2, 2))), value("y", np.zeros(()))
+    model = ir.Model(ir.Graph([x], [y], nodes=[node("Det", [x], y)], opset_imports={"": 23}, name="g"), ir_version=10)
+    with pytest.raises(UnsupportedError, match=r"onnxruntime has no kernel for Det with double .* 'scope/Det'"):
+        legalize(model, "onnxruntime")
 
 
 # What nothing can run: no kernel, no exact carrier, and nothing that JAX programs are lowered or fused to without

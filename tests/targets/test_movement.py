@@ -14,6 +14,9 @@ from onnx import defs
 from tests.targets.one_node import FLOATS, INTEGERS, allowed, build, check, checked, hard, onnx_name, run
 from tests.targets.test_elementwise import cases
 
+# The truth overflows and meets NaN on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
 I64 = np.dtype("i8")
 
 
@@ -148,13 +151,14 @@ def test_constant_of_shape(dtype: np.dtype) -> None:
     check("ConstantOfShape", [ints(2, 3)], [np.resize(value, (2, 3))], {"value": ir.tensor(value)}, 23)
 
 
-@pytest.mark.parametrize("source", [*FLOATS, *INTEGERS], ids=str)
-@pytest.mark.parametrize("to", [*FLOATS, *INTEGERS], ids=str)
+SAME_WIDTH = [(a, b) for a in [*FLOATS, *INTEGERS] for b in [*FLOATS, *INTEGERS] if a.itemsize == b.itemsize]
+
+
+@pytest.mark.parametrize(("source", "to"), SAME_WIDTH, ids=str)
 def test_bit_cast(source: np.dtype, to: np.dtype) -> None:
-    if source.itemsize == to.itemsize:
-        x = hard(source)
-        got = run("BitCast", [x], [x.view(to)], {"to": int(ir.DataType.from_numpy(to))}, 26)[0]
-        assert got.tobytes() == x.tobytes()
+    x = hard(source)
+    got = run("BitCast", [x], [x.view(to)], {"to": int(ir.DataType.from_numpy(to))}, 26)[0]
+    assert got.tobytes() == x.tobytes()
 
 
 ALL_CASTS = [(a, b) for a in allowed("Cast", 23) for b in allowed("Cast", 23)]

@@ -1,0 +1,36 @@
+"""Maxima and minima of floats are NaN where JAX's are."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.helpers import check, check_run
+
+X = np.random.default_rng(0).normal(size=(3, 4, 9)).astype(np.float32)
+X[0, 1, 5] = np.nan
+X[1, 2] = -np.inf
+X[2, 0, :2] = np.inf, -np.inf
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, jnp.bfloat16])
+@pytest.mark.parametrize("axes", [(2,), (0, 2), (0, 1, 2)])
+def test_reductions_keep_nan(axes, dtype):
+    check(lambda x: (x.max(axes), x.min(axes, keepdims=True)), X.astype(dtype))
+
+
+def test_reductions_of_an_axis_that_may_be_anything():
+    model = check(lambda x: (x.max(1), x.min((0, 1))), X, dims=[("A", "B", 9)])
+    check_run(model, lambda x: (x.max(1), x.min((0, 1))), X[:1, :1])
+    check(lambda x: x.max(1), X, dims=[("A", "B", 9)], opset=17)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_windows_keep_nan(dtype):
+    def pool(x):
+        return lax.reduce_window(x, np.asarray(-np.inf, dtype), lax.max, (1, 2, 3), (1, 1, 2), "SAME")
+
+    check(pool, X.astype(dtype))
+    check(pool, np.nan_to_num(X).astype(dtype))
