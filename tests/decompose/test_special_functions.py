@@ -80,10 +80,10 @@ def test_incomplete_functions(primitive, dtype, rtol):
     assert_agrees(primitive, *args, rtol=rtol, atol=2e-6 if dtype == np.float32 else 1e-14)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
-def test_half_precision_is_rounded_once(dtype):
+def test_half_precision_is_rounded_once():
+    dtype = jnp.bfloat16
     x = jnp.asarray(RNG.uniform(0.1, 0.9, 20)).astype(dtype)
-    names = ["erfc", "erf_inv", "lgamma", "digamma", "bessel_i0e"]
+    names = ["erfc", "lgamma", "bessel_i0e"]
 
     def all_of_them(x):
         return [DECOMPOSITIONS[CASES[name][0]].fn(x) for name in names]
