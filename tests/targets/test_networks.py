@@ -32,6 +32,9 @@ from tests.targets.one_node import (
 )
 from tests.targets.test_elementwise import cases
 
+# The truth overflows and meets NaN on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.matmul(a, b) if a.dtype in INTEGERS else np.matmul(a.astype(F64), b.astype(F64)).astype(a.dtype)
@@ -41,9 +44,6 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     "shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((4,), (2, 4, 5)), ((3, 0), (0, 5)), ((0, 4), (4, 2))], ids=str
 )
-
-# The truth overflows and meets NaN on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_matmul(op: str, dtype: np.dtype, opset: int, shapes: Any) -> None:
     a, b = (extreme(dtype, s, i) for i, s in enumerate(shapes))
     check(op, [a, b], [matmul(a, b)], {}, opset, exact=dtype in INTEGERS)
