@@ -21,9 +21,20 @@ def source_of(target: Any) -> Source | None:
     graph, state = nnx.split(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return method(nnx.merge(graph, state, copy=True), *args, **kwargs)
+        copy = nnx.merge(graph, state, copy=True)
+        _open_scopes(copy)
+        return method(copy, *args, **kwargs)
 
     call.__signature__ = inspect.signature(method.__get__(module))  # type: ignore[attr-defined]
     call.__name__ = type(module).__name__
     arrays = {"/".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(state)}
     return Source(call, arrays)
+
+
+def _open_scopes(module: nnx.Module) -> None:
+    """Let each module inside `module`, a private copy, be called in a scope named by its path below its holder."""
+    modules = {path: inner for path, inner in nnx.iter_modules(module) if path}
+    callers = {path for path, inner in modules.items() if callable(inner)}
+    for path in callers:
+        holder = max((p for p in callers if p == path[: len(p)] and p != path), key=len, default=())
+        scoped(modules[path], "_".join(map(str, path[len(holder) :])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -9,13 +10,15 @@ import jax
 
 def scoped(module: Any, name: str) -> None:
     """Let the calls of `module`, which nobody else has, run in the named scope `name`."""
-    kind = type(module)
-    if not callable(module):
-        return
+    object.__setattr__(module, "__class__", _scoped_class(type(module), name))
+
+
+@functools.cache
+def _scoped_class(kind: type, name: str) -> type:
+    """A subclass of `kind`, called in a scope. One for all exports: JAX keeps each class that is a pytree for ever."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with jax.named_scope(name):
             return kind.__call__(self, *args, **kwargs)
 
-    subclass = type(kind)(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
-    object.__setattr__(module, "__class__", subclass)
+    return type(kind)(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
