@@ -35,7 +35,7 @@ WRONG = {
         "onnxruntime": {
             **dict.fromkeys(["Clip", "Max", "Min"], _ORDER),
             **dict.fromkeys(["ReduceMax", "ReduceMin"], f"{_ORDER} {_FLOATS}"),  # they ignore NaN
-            "MaxPool": "f32 f64",  # so does this
+            **dict.fromkeys(["GlobalMaxPool", "MaxPool"], _FLOATS),  # so do these
             **dict.fromkeys(["ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare"], _SUMS),
             "Sign": "i64 f16 bf16",
             "Mod:1": "i64 u64",

@@ -201,7 +201,7 @@ def global_average_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [reduce(e, "ReduceMean", x, range(2, len(x.shape)), e.dims)]
 
 
-@expands("GlobalMaxPool")
+@expands("GlobalMaxPool", "f16 bf16 f32 f64")
 def global_max_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     (x,) = e.operands
     return [reduce(e, "ReduceMax", x, range(2, len(x.shape)), e.dims)]

@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 
 from tests.helpers import check, check_run
+from tests.targets.one_node import check as check_node
 
 X = np.random.default_rng(0).normal(size=(3, 4, 9)).astype(np.float32)
 X[0, 1, 5] = np.nan
@@ -27,10 +28,24 @@ def test_reductions_of_an_axis_that_may_be_anything():
     check(lambda x: x.max(1), X, dims=[("A", "B", 9)], opset=17)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, jnp.bfloat16])
 def test_windows_keep_nan(dtype):
-    def pool(x):
-        return lax.reduce_window(x, np.asarray(-np.inf, dtype), lax.max, (1, 2, 3), (1, 1, 2), "SAME")
+    def pool(x, window=(1, 2, 3)):
+        return lax.reduce_window(x, np.asarray(-np.inf, dtype), lax.max, window, (1, 1, 2), "SAME")
 
     check(pool, X.astype(dtype))
-    check(pool, np.nan_to_num(X).astype(dtype))
+    check(pool, np.nan_to_num(X, posinf=1, neginf=-1).astype(dtype))
+    check(lambda x: pool(x, (1, 1, 2)), X.astype(dtype))  # a whole window of -inf
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, jnp.bfloat16])
+def test_pools_keep_nan(dtype):
+    """The operators themselves, whoever emits them."""
+    x = X[None, 0].astype(dtype)
+    wide = x.astype(np.float64)
+    want = wide.max(-1, keepdims=True).astype(dtype)
+    check_node("GlobalMaxPool", [x], [want], {})
+    pairs = np.maximum(wide[..., :-1], wide[..., 1:]).astype(dtype)
+    check_node("MaxPool", [x], [pairs], {"kernel_shape": [2]})
+    lows = np.full((1, 1, 4), -np.inf).astype(dtype)
+    check_node("MaxPool", [lows], [lows[..., :3]], {"kernel_shape": [2]})
