@@ -10,11 +10,23 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from jax2onnx.optimize import activations, convolution, fold, layout, matmul, normalization, simplify, softmax, units
+from jax2onnx.optimize import (
+    activations,
+    convolution,
+    fold,
+    indices,
+    layout,
+    matmul,
+    normalization,
+    simplify,
+    softmax,
+    units,
+)
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
+from jax2onnx.optimize.steps import take_out_step_arithmetic
 
-TIDY = [simplify.RULES, fold.RULES, normalization.MEANS]
+TIDY = [simplify.RULES, fold.RULES, indices.RULES, normalization.MEANS]
 MOVE = [units.RULES, layout.RULES, matmul.RULES]
 RECOGNISE = [softmax.RULES, normalization.RULES, activations.RULES, convolution.RULES]
 MAX_ROUNDS = 4
@@ -30,12 +42,13 @@ def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> 
 
     def rewrite(rule_sets: list[RuleSet]) -> int:
         done = Rewriter(model, rule_sets).run()
+        done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
         done["share_equal_nodes"] = share_equal_nodes(model)
         counts.update(done)
         return done.total()
 
     rewrite(TIDY)
-    rewrite([*TIDY, *MOVE])
+    rewrite([*TIDY, *RECOGNISE])  # before axes move away from where formulas have them
     for _ in range(MAX_ROUNDS):
         if not rewrite([*TIDY, *MOVE, *RECOGNISE]):
             break

@@ -189,6 +189,17 @@ class Rewriter:
         self._new.append(node)
         return result
 
+    def split(self, x: ir.Value, sizes: Sequence[int], axis: int) -> list[ir.Value]:
+        """A Split of `x` before the node that is looked at."""
+        assert self._node is not None and self._node.graph is not None
+        shape = list(dims(x))
+        parts = [ir.Value(shape=_as_shape([*shape[:axis], size, *shape[axis + 1 :]]), type=x.type) for size in sizes]
+        operands = [x, self.const(sizes, np.int64)]
+        node = ir.node("Split", operands, {"axis": axis}, outputs=parts, name=self._node.name)
+        self._node.graph.insert_before(self._node, node)
+        self._new.append(node)
+        return parts
+
     def const(self, array: Any, dtype: Any = None, name: str | None = None) -> ir.Value:
         """A known array as an initializer (a Constant node inside a function)."""
         array = np.asarray(array, dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, only_user, producer
@@ -121,3 +122,30 @@ def recognise_gemm(r: Rewriter, node: ir.Node) -> ir.Value | None:
             continue
         return r.op("Gemm", a, b, bias, like=node.outputs[0])
     return None
+
+
+@rewrites("Split")
+def reshape_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Parts of the last axis that are all reshaped into (heads, size) can be cut off the heads of one reshape."""
+    x, parts = node.inputs[0], node.outputs
+    users = [only_user(part) for part in parts]
+    if x is None or any(u is None or u.op_type != "Reshape" for u in users):
+        return None
+    rank = len(dims(x))
+    shapes = {dims(u.outputs[0]) for u in users if u is not None}
+    if attribute(node, "axis", 0) % rank != rank - 1 or len(shapes) != 1:
+        return None
+    (shape,) = shapes
+    heads, size = shape[-2:] if len(shape) == rank + 1 else (None, None)
+    if shape[: rank - 1] != dims(x)[:-1] or not isinstance(heads, int) or not isinstance(size, int):
+        return None
+    if any(dims(part)[-1] != heads * size for part in parts):
+        return None
+    whole = (*dims(x)[:-1], heads * len(parts), size)
+    target = constant_shape(dims(x), whole)
+    if target is None:
+        return None
+    wide = r.op("Reshape", x, r.const(target, np.int64), like=x, shape=whole)
+    pieces = r.split(wide, [heads] * len(parts), axis=rank - 1)
+    # The reshapes of the parts are left without work: the pieces have their shapes already.
+    return tuple(r.op("Reshape", p, r.const(constant_shape(shape, dims(part)), np.int64), like=part) for p, part in zip(pieces, parts, strict=True))  # fmt: skip

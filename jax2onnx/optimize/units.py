@@ -78,21 +78,27 @@ def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Transpose")
 def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Between two reshapes, a Transpose need not know of axes of size 1."""
+    """Between two reshapes, of which the second only adds or removes axes of size 1, a Transpose gives the final shape."""
     outer, y = node.inputs[0], node.outputs[0]
     split, user = producer(outer, "Reshape"), only_user(y)
-    if split is None or outer is None or user is None or user.op_type not in RESHAPES or 1 not in dims(outer):
+    if split is None or outer is None or user is None or user.op_type not in RESHAPES:
         return None
-    x, core = split.inputs[0], _core(dims(outer))
-    assert x is not None
-    before, after = constant_shape(dims(x), core), _core(dims(y))
-    if before is None or constant_shape(after, dims(y)) is None:
+    x, wanted = split.inputs[0], dims(user.outputs[0])
+    if x is None or wanted == dims(y) or _core(wanted) != _core(dims(y)):
         return None
+    # The same axes of size 1 as in the end, the others in the order from before.
     kept = [i for i, d in enumerate(dims(outer)) if d != 1]
-    perm = [kept.index(i) for i in attribute(node, "perm") if i in kept]
-    inner = r.op("Reshape", x, r.const(before, np.int64), like=outer, shape=core)
+    rest = iter(_core(dims(outer)))
+    shape = tuple(1 if d == 1 else next(rest) for d in wanted)
+    places = [i for i, d in enumerate(wanted) if d != 1]
+    order = iter(places[kept.index(i)] for i in attribute(node, "perm") if i in kept)
+    perm = [i if d == 1 else next(order) for i, d in enumerate(wanted)]
+    before = constant_shape(dims(x), shape)
+    if before is None or constant_shape(wanted, dims(y)) is None:
+        return None
+    inner = r.op("Reshape", x, r.const(before, np.int64), like=outer, shape=shape)
     if perm != sorted(perm):
-        inner = r.op("Transpose", inner, like=y, shape=after, perm=perm)
+        inner = r.op("Transpose", inner, like=y, shape=wanted, perm=perm)
     return _reshaped(r, inner, y)
 
 
