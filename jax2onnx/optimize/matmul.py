@@ -148,4 +148,10 @@ def reshape_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | N
     wide = r.op("Reshape", x, r.const(target, np.int64), like=x, shape=whole)
     pieces = r.split(wide, [heads] * len(parts), axis=rank - 1)
     # The reshapes of the parts are left without work: the pieces have their shapes already.
-    return tuple(r.op("Reshape", p, r.const(constant_shape(shape, dims(part)), np.int64), like=part) for p, part in zip(pieces, parts, strict=True))  # fmt: skip
+    flat = [constant_shape(shape, dims(part)) for part in parts]
+    if any(f is None for f in flat):
+        return None
+    return tuple(
+        r.op("Reshape", piece, r.const(f, np.int64), like=part)
+        for piece, part, f in zip(pieces, parts, flat, strict=True)
+    )

@@ -78,7 +78,7 @@ def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Transpose")
 def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Between two reshapes, of which the second only adds or removes axes of size 1, a Transpose gives the final shape."""
+    """Before a reshape that only adds or removes axes of size 1, and after another one, it gives the final shape."""
     outer, y = node.inputs[0], node.outputs[0]
     split, user = producer(outer, "Reshape"), only_user(y)
     if split is None or outer is None or user is None or user.op_type not in RESHAPES:

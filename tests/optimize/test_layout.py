@@ -49,8 +49,8 @@ def test_residual_network():
     counts = Counter(node.op_type for node in model.graph.node)
     assert counts["Transpose"] == 1
     assert counts["Conv"] == 3
-    # Batch norms and biases are inside the convolutions.
-    assert not counts["Mul"] and not counts["Sub"] and counts["Add"] == 1
+    # Batch norms and biases are inside the convolutions. (The one Mul checks the operand of the pool for NaN.)
+    assert counts["Mul"] <= 1 and not counts["Sub"] and counts["Add"] == 1
 
 
 def test_image_to_image_has_a_transpose_at_each_end():
