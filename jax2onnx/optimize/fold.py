@@ -6,6 +6,7 @@ is written, one tensor at a time, so that no second copy of a weight is ever hel
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -72,8 +73,15 @@ EXACT: dict[str, Callable[..., np.ndarray]] = {
 }
 """Operators that NumPy computes exactly as JAX does: done where the result is small."""
 
+EXACT_ON_INTEGERS: dict[str, Callable[..., np.ndarray]] = {
+    "Clip": lambda node, x, low, high: np.minimum(np.maximum(x, low), high),
+    "Max": lambda node, *xs: functools.reduce(np.maximum, xs),
+    "Min": lambda node, *xs: functools.reduce(np.minimum, xs),
+}
+"""The same, but for NaN and the signs of zeros."""
 
-@RULES.rewrites(*MOVES, *EXACT)
+
+@RULES.rewrites(*MOVES, *EXACT, *EXACT_ON_INTEGERS)
 def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Evaluate a node with known operands."""
     tensors = [v.const_value if v is not None else None for v in node.inputs]
@@ -88,8 +96,10 @@ def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return _fold_later(r, node, tensors, shape) if is_move else None
     if node.op_type == "Cast" and _is_lossy(tensors[0], y.dtype):
         return None
+    if node.op_type in EXACT_ON_INTEGERS and y.dtype.is_floating_point():
+        return None
     with np.errstate(all="ignore"):
-        rule = MOVES[node.op_type] if is_move else EXACT[node.op_type]
+        rule = MOVES[node.op_type] if is_move else (EXACT | EXACT_ON_INTEGERS)[node.op_type]
         result = rule(node, *(t.numpy() for t in tensors))  # type: ignore[union-attr]
     name = node.inputs[0].meta.get(NAME) if is_move and node.inputs[0] is not None else None
     return r.const(np.asarray(result, y.dtype.numpy()).reshape(shape), name=name)

@@ -1,0 +1,99 @@
+"""Indices: what JAX computes so that negative ones count from the end, the ONNX operators do themselves."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, dims, integers, producer, scalar
+
+RULES = RuleSet()
+
+MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that an index goes through on its way, with the same value."""
+
+
+@RULES.rewrites("Clip")
+def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Clip(i < 0 ? i + n : i, 0, n - 1) is, where it is only an index along an axis of size n, Clip(i, -n, n - 1)."""
+    if len(node.inputs) != 3 or scalar(node.inputs[1]) != 0 or scalar(node.inputs[2]) is None:
+        return None
+    x, y = node.inputs[0], node.outputs[0]
+    assert x is not None and x.dtype is not None
+    size = int(scalar(node.inputs[2])) + 1
+    way: list[ir.Node] = []
+    value = x
+    while (move := producer(value, *MOVES)) is not None:
+        way.append(move)
+        value = move.inputs[0]  # type: ignore[assignment]
+    index = _before_wrapping(value, size)
+    if index is None or not _is_only_an_index(y, x, size):
+        return None
+    for move in reversed(way):
+        index = r.op(move.op_type, index, *move.inputs[1:], like=move.outputs[0], **_attributes(move))
+    for use in y.uses():
+        if use.node.op_type == "Equal":
+            use.node.replace_input_with(1 - use.idx, index)
+    dtype = x.dtype.numpy()
+    return r.op("Clip", index, r.const(-size, dtype), node.inputs[2], like=y)
+
+
+def _before_wrapping(value: ir.Value, size: int) -> ir.Value | None:
+    """The index i if `value` is i < 0 ? i + size : i."""
+    where = producer(value, "Where")
+    if where is None:
+        return None
+    less, add, index = producer(where.inputs[0], "Less"), producer(where.inputs[1], "Add"), where.inputs[2]
+    if less is None or add is None or index is None:
+        return None
+    is_negative = less.inputs[0] is index and scalar(less.inputs[1]) == 0
+    is_shifted = any(a is index and scalar(b) == size for a, b in (add.inputs, add.inputs[::-1]))
+    return index if is_negative and is_shifted else None
+
+
+def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: int) -> bool:
+    """Is `value` used for nothing but as an index along an axis of this size, and to see whether it was clipped?"""
+    if value.is_graph_output() or not value.uses():
+        return False
+    for node, i in value.uses():
+        data = node.inputs[0]
+        assert data is not None
+        match node.op_type:
+            case "Gather" | "GatherElements" | "ScatterElements" if i == 1:
+                fits = dims(data)[attribute(node, "axis", 0)] == size
+            case "GatherND" | "ScatterND" if i == 1:
+                fits = dims(value)[-1] == 1 and dims(data)[attribute(node, "batch_dims", 0)] == size
+            case "Equal":
+                fits = unclipped is not None and node.inputs[1 - i] is unclipped
+            case "Compress" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" if i == 0:
+                fits = _is_only_an_index(node.outputs[0], None, size)
+            case _:
+                fits = False
+        if not fits:
+            return False
+    return True
+
+
+def _attributes(node: ir.Node) -> dict[str, object]:
+    return {name: a.value for name, a in node.attributes.items()}
+
+
+@RULES.rewrites("Gather")
+def pick_from_concatenation(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Just the elements that one part of a Concat consists of: that part."""
+    x, y = node.inputs[0], node.outputs[0]
+    wanted, concat = integers(node.inputs[1]), producer(x, "Concat")
+    if concat is None or wanted is None or len(dims(node.inputs[1])) != 1:  # type: ignore[arg-type]
+        return None
+    axis = attribute(concat, "axis") % len(dims(y))
+    if attribute(node, "axis", 0) % len(dims(y)) != axis:
+        return None
+    first = 0
+    for part in concat.inputs:
+        assert part is not None
+        size = dims(part)[axis]
+        if not isinstance(size, int):
+            return None
+        if list(wanted) == list(range(first, first + size)):
+            return part
+        first += size
+    return None
