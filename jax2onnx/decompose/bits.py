@@ -26,7 +26,7 @@ def width(dtype: Any) -> int:
 
 
 def _shift_right(x: Array, by: int) -> Array:
-    return lax.shift_right_logical(x, lax.full_like(x, by))
+    return lax.shift_right_logical(x, np.array(by, x.dtype))
 
 
 @decomposes(lax.population_count_p)

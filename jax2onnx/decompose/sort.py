@@ -85,11 +85,11 @@ def sort_keys(x: Array, signed_zeros: bool = False) -> list[Array]:
         return _float64_keys(x, signed_zeros)
     wide = np.float64 if x.dtype == np.float32 else np.float32
     # A wider float has room above all finite values: infinity moves there, and NaN becomes infinite.
-    top = jnp.finfo(wide).max
+    limits = jnp.finfo(wide)
     y = x.astype(wide)
-    if signed_zeros:  # a nudge too small to move anything but a zero
-        y = y + sign_bit_as_one(y) * float(jnp.finfo(wide).tiny)
-    return [lax.select(y != y, lax.full_like(y, np.inf), lax.min(y, lax.full_like(y, top)))]
+    if signed_zeros:  # a nudge in the direction of the sign, too small to move anything but a zero
+        y = y + lax.clamp(-limits.tiny, 1 / y, limits.tiny)
+    return [lax.select(x != x, lax.full_like(y, np.inf), lax.min(y, limits.max))]
 
 
 def _integer_key(x: Array) -> Array:

@@ -64,7 +64,7 @@ def log1p(x: Array, **_) -> Array:
     A tiny number makes 1 of the quotient 0 / 0 and changes no other. The bound keeps inf / inf infinite.
     """
     u = lax.optimization_barrier(1 + x)  # XLA would turn u - 1 into x
-    d = lax.min(u - 1, lax.full_like(x, jnp.finfo(x.dtype).max))
+    d = lax.min(u - 1, jnp.finfo(x.dtype).max)
     tiny = 1e-36  # not smaller: ONNX Runtime drops the addition of a number that float32 rounds to 0
     return x * ((lax.log(u) + tiny) / (d + tiny))
 
@@ -93,14 +93,14 @@ def log2(x: Array, **_) -> Array:
 @at_least_float32
 def cbrt(x: Array, **_) -> Array:
     """sign(x) * |x|^(1/3), and a Newton step because 1/3 is not representable: cubes get their exact roots."""
-    y = lax.sign(x) * lax.pow(lax.abs(x), lax.full_like(x, 1 / 3))
+    y = lax.sign(x) * lax.pow(lax.abs(x), np.array(1 / 3, x.dtype))
     better = y - (y - x / (y * y)) * (1 / 3)
     return lax.select(better == better, better, y)  # not where y is 0 or infinite
 
 
 def sign_bit_as_one(x: Array) -> Array:
     """-1 where the sign bit of x is set, also at -0.0, and 1 elsewhere: |x + 1/x| is never below 2."""
-    one = lax.full_like(x, 1)
+    one = np.ones((), x.dtype)
     return lax.clamp(-one, x + 1 / x, one)
 
 

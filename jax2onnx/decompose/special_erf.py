@@ -79,20 +79,16 @@ ERF_INV_64 = [
 @decomposes(lax.erf_inv_p)
 @at_least_float32
 def erf_inv(x: Array) -> Array:
-    """x times a polynomial in w or sqrt(w), whose coefficients are chosen for each element."""
+    """x times one of several polynomials in w or sqrt(w).
+
+    All of them are computed: in ONNX Runtime a selection costs as much as ten multiplications.
+    """
     pieces = ERF_INV_64 if x.dtype == np.float64 else ERF_INV_32
     w = -lax.log(1 - x * x)
-    below = [w < limit for limit, _, _ in pieces[:-1]]
-
-    def choose(values: list[float]) -> Array:
-        chosen = lax.full_like(x, values[-1])
-        for condition, value in zip(below[::-1], values[-2::-1], strict=True):
-            chosen = lax.select(condition, lax.full_like(x, value), chosen)
-        return chosen
-
-    first, *others = (shift for _, shift, _ in pieces)
-    y = lax.select(below[0], w - first, lax.sqrt(w) - choose([first, *others]))
-    n = max(len(coefficients) for _, _, coefficients in pieces)
-    padded = [[0.0] * (n - len(c)) + c for _, _, c in pieces]
-    result = x * horner(y, [choose(list(column)) for column in zip(*padded, strict=True)])
-    return lax.select(lax.abs(x) == 1, x * jnp.inf, result)
+    root = lax.sqrt(w)
+    *limits, _ = (limit for limit, _, _ in pieces)
+    first, *others = (horner((root if i else w) - shift, c) for i, (_, shift, c) in enumerate(pieces))
+    factor = others[-1]
+    for limit, value in zip(limits[::-1], [first, *others[:-1]][::-1], strict=True):
+        factor = lax.select(w < limit, value, factor)
+    return lax.select(lax.abs(x) == 1, x * jnp.inf, x * factor)

@@ -102,7 +102,7 @@ def _zeta_outside(x: Array, q: Array, result: Array) -> Array:
     """Values at the pole x = 1 and at those of integer q <= 0, and none where the function is not defined."""
     nan, inf = lax.full_like(x, np.nan), lax.full_like(x, np.inf)
     is_integer = x == lax.floor(x)
-    is_even = is_integer & (lax.rem(x, lax.full_like(x, 2)) == 0)
+    is_even = is_integer & (lax.rem(x, np.array(2, x.dtype)) == 0)
     result = lax.select((x < 1) | ((q <= 0) & ~is_integer), nan, result)
     result = lax.select(is_pole(q), lax.select(is_even, inf, nan), result)
     return lax.select(x == 1, inf, result)
@@ -113,7 +113,7 @@ def _zeta_outside(x: Array, q: Array, result: Array) -> Array:
 def polygamma(m: Array, x: Array) -> Array:
     """The derivative of order m of digamma: (-1)^(m + 1) m! zeta(m + 1, x)."""
     n = m + 1
-    sign = 2 * lax.rem(m, lax.full_like(m, 2)) - 1
+    sign = 2 * lax.rem(m, np.array(2, m.dtype)) - 1
     result = sign * lax.exp(lax.lgamma(n)) * lax.zeta(n, x)
     result = lax.select(m == 0, lax.digamma(x), result)
     return lax.select((m < 0) | (m != lax.floor(m)), lax.full_like(x, np.nan), result)
