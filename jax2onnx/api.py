@@ -28,7 +28,7 @@ from jax2onnx.optimize import optimize
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.specs import input_specs, needs_x64
 from jax2onnx.structure import describe
-from jax2onnx.targets import legalize
+from jax2onnx.targets import check_target, legalize
 from jax2onnx.tracing import Program, trace
 from jax2onnx.verify import verify as verify_model
 from jax2onnx.weights import bake, weight_specs
@@ -107,6 +107,7 @@ def to_onnx(
         ['Tanh', 'Add']
     """
     opsets.check(opset)
+    check_target(target)
     check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
     if normalization_mode not in NORMALIZATION_MODES:
         raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
