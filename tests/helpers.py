@@ -9,6 +9,7 @@ check_run(model, lambda x: x.sum(0), np.ones((0, 3)))                    # the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,19 @@ def check(
 def check_valid(model: onnx.ModelProto) -> None:
     """The model follows the standard, and every declared type is the one that shape inference finds."""
     onnx.checker.check_model(model, full_check=True)
-    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        if _NESTED.sub("", _FALSE_ALARM.sub("", str(error))).strip():
+            raise
+
+
+# When it propagates data, onnx takes the values of an unsqueezed vector for a vector, and then finds that [3, 1] and
+# [4] do not broadcast (tests/test_helpers.py has the model). Without data it is right, and full_check has done that.
+_FALSE_ALARM = re.compile(
+    r"\(op_type:(Add|Sub|Mul)[^)]*\): \[ShapeInferenceError\] Invalid rank for \1 broadcasting: \(\d+\) vs \(\d+\)\."
+)
+_NESTED = re.compile(r"(\(op_type:(If|Loop|Scan)[^)]*\): )?\[ShapeInferenceError\] Inference error\(s\):")
 
 
 def check_run(

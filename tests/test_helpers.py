@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from tests.helpers import check, check_run
+from tests.helpers import check, check_run, check_valid
 
 
 def types_of(model):
@@ -52,3 +52,28 @@ def test_differences_are_found():
     with pytest.raises(AssertionError, match="dtype float32 instead of int32"):
         check_run(model, lambda x: x.astype(int), np.float32([1]))
     check_run(model, lambda x: x + 1.01, np.float32([1]), rtol=0.1)
+
+
+def outer_product(rows, columns, shape):
+    """A model of the product of two constant vectors, the first one as a column; and the shape that it declares."""
+    constants = {"rows": rows, "columns": columns, "axis": np.array([1])}
+    nodes = [
+        helper.make_node("Unsqueeze", ["rows", "axis"], ["column"]),
+        helper.make_node("Mul", ["column", "columns"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT64, shape)]
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", [], outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+def test_the_known_fault_of_data_propagation_is_not_held_against_a_model():
+    model = outer_product(np.arange(3), np.arange(4), [3, 4])
+    shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    with pytest.raises(shape_inference.InferenceError, match=r"Invalid rank for Mul broadcasting: \(3\) vs \(4\)"):
+        shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    check_valid(model)
+    with pytest.raises(shape_inference.InferenceError, match="differ"):
+        check_valid(outer_product(np.arange(3), np.arange(4), [3, 5]))
+    with pytest.raises(shape_inference.InferenceError, match="differ"):
+        check_valid(outer_product(np.arange(3), np.arange(3), [3]))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jax2onnx.runtime import at_boundary
 from tests.compare import CONFORMANCE, difference, factorisation_difference
 
 Arrays = Sequence[np.ndarray]
@@ -37,6 +38,24 @@ class OpenResult:
 def _factors(harness: Any, args: Arrays, got: Arrays, want: Arrays) -> str | None:
     (a,) = args
     return factorisation_difference(harness.group_name, a, got, want, CONFORMANCE[np.finfo(a.dtype).dtype.name])
+
+
+def _factor_as_good_as_jax(harness: Any, args: Arrays, got: Arrays, want: Arrays) -> str | None:
+    """JAX's factor, or else one whose square is as close to the matrix. Above the diagonal nothing is open."""
+    message = difference(got, want, tolerances=CONFORMANCE)
+    if message is None or got[0].shape != at_boundary(want[0]).shape or not np.isfinite(got[0]).all():
+        return message
+    (a,) = args
+    factor = got[0][..., 0] + 1j * got[0][..., 1] if np.iscomplexobj(a) else got[0]
+    if above := difference([at_boundary(np.triu(factor, 1))], [np.triu(want[0], 1)], tolerances=CONFORMANCE):
+        return above
+
+    def error(lower: np.ndarray) -> float:
+        lower = np.tril(lower).astype(np.complex128)
+        return float(np.abs(np.tril(lower @ np.conj(np.swapaxes(lower, -1, -2)) - a)).max())
+
+    right_signs = (np.diagonal(factor, axis1=-2, axis2=-1).real > 0).all()
+    return None if right_signs and error(factor) <= 4 * error(want[0]) else message
 
 
 def _sorted_in_any_order(harness: Any, args: Arrays, got: Arrays, want: Arrays) -> str | None:
@@ -70,6 +89,14 @@ OPEN_RESULTS = [
         " eigenvalues of eig have no order. The spectrum is compared, and the equations that the factors must fulfil.",
         lambda harness: harness.group_name in ("eig", "eigh", "svd", "qr"),
         _factors,
+    ),
+    OpenResult(
+        "cholesky, where it is ill-conditioned",
+        "The float32 factors of the 200x200 matrices (condition 1e5 to 1e7) are off by more than the tolerance in JAX"
+        " too, compared with exact arithmetic. A factor that is not within it must be as good as JAX's: L L' no further"
+        " from the matrix than four times the distance that JAX's own has.",
+        lambda harness: harness.group_name == "cholesky",
+        _factor_as_good_as_jax,
     ),
     OpenResult(
         "sort with is_stable=False of several operands",

@@ -3,7 +3,9 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from jax2onnx.runtime import at_boundary
 from tests.conformance.open_results import case_difference
 
 
@@ -45,3 +47,28 @@ def test_eigenvectors():
     assert case_difference(harness("eigh"), [a], [-want[0], want[1]], want) is None
     assert "eigenvalues" in case_difference(harness("eigh"), [a], [want[0], want[1] + 1], want)
     assert "differ" in case_difference(harness("lu"), [a], [-want[0], want[1]], want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_cholesky(dtype):
+    rng = np.random.default_rng(0)
+    lower = np.tril(rng.normal(size=(30, 30)), -1).astype(dtype)
+    if dtype == np.complex64:
+        lower *= 1j + 1
+    lower += 9 * np.eye(30, dtype=dtype)
+    lower[-1, -1] = 0.01  # which is all but lost in the rounding of the last element of the matrix
+    a = lower @ np.conj(lower.T)
+    want = lower + np.triu(a, 1)
+    as_good = want.copy()
+    as_good[-1, -1] = 0.0103
+
+    def message(got, group="cholesky"):
+        return case_difference(harness(group), [a], [at_boundary(got)], [want])
+
+    assert message(want) is None
+    assert message(as_good) is None
+    assert "differ" in message(as_good, "lu")
+    flipped = np.where(np.eye(30), -want, want)
+    for wrong in (flipped, want + np.triu(np.ones_like(want), 1), lower * 1.001 + np.triu(a, 1), want * np.nan):
+        assert "differ" in message(wrong.astype(dtype))
+    assert "dtype" in message(want.astype(np.complex128))
