@@ -51,7 +51,7 @@ def scatter_windows_in_order(
 
     Round after round, each element takes the next one of its updates. Most programs need one round.
     """
-    if 0 in updates.shape:
+    if 0 in x.shape or 0 in updates.shape:
         return x
     numbers = dimension_numbers
     batch = [d for i, d in enumerate(indices.shape[:-1]) if i not in numbers.scatter_indices_batching_dims]

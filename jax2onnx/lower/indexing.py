@@ -143,6 +143,8 @@ def locate(g: Builder, w: Windows, indices: Val, *, check: bool, along: bool = F
         starts = np.array(clamped[..., components[0] if along else components])
         return starts, None if valid.all() or not check else valid
     index = indices
+    if not check:
+        index, bounds = _select(g, index, components), [bounds[c] for c in components]
     if index.dtype == np.uint64:
         index = g.Min(index, np.asarray(2**63 - 1, np.uint64))
     if not (along and index.dtype == INT32 and is_static(bounds)):
@@ -155,7 +157,7 @@ def locate(g: Builder, w: Windows, indices: Val, *, check: bool, along: bool = F
         moved = _clamp(g, index, bounds)
         start, is_inside = _select(g, moved, components), _all(g, g.Equal(moved, index))
     else:
-        start, is_inside = _clamp(g, _select(g, index, components), [bounds[c] for c in components]), None
+        start, is_inside = _clamp(g, index, bounds), None
     return g.squeeze(start, [start.rank - 1]) if along else start, is_inside
 
 

@@ -118,7 +118,7 @@ def write(
 ) -> Val:
     """`x` with `updates` combined into its windows `w`. Windows that are not inside are left out if it `drops`, else
     moved inside. With `unique`, somebody promises that windows do not overlap."""
-    if 0 in updates.shape:
+    if 0 in x.shape or 0 in updates.shape:
         return x
     if not w.shape:
         row = dataclasses.replace(w, shape=(1,), sizes=(1,))

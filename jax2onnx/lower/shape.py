@@ -28,10 +28,15 @@ def broadcast_in_dim(
 ) -> Val:
     """Axis i of the operand is axis broadcast_dimensions[i] of the result; the rest is repeated."""
     shape = tuple(shape)
+    added = [i for i in range(len(shape)) if i not in broadcast_dimensions]
+    if x.shape == tuple(shape[i] for i in broadcast_dimensions) and all(
+        isinstance(shape[i], int) and shape[i] == 1 for i in added
+    ):
+        return g.unsqueeze(x, added)  # nothing is repeated
     if broadcast_dimensions:
         # Axes before the first one need no Unsqueeze: ONNX aligns shapes at their ends.
         first = broadcast_dimensions[0]
-        x = g.unsqueeze(x, [i - first for i in range(first, len(shape)) if i not in broadcast_dimensions])
+        x = g.unsqueeze(x, [i - first for i in added if i > first])
     return g.expand(x, shape)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, dims, integers, producer, scalar
@@ -73,7 +75,7 @@ def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: int) ->
     return True
 
 
-def _attributes(node: ir.Node) -> dict[str, object]:
+def _attributes(node: ir.Node) -> dict[str, Any]:
     return {name: a.value for name, a in node.attributes.items()}
 
 

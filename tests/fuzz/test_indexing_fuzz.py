@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax import numpy as jnp
 
-from tests.helpers import check
+from tests.helpers import check, check_run
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 DTYPES = [
@@ -73,13 +73,31 @@ class Case:
     def kept(self) -> list[int]:
         return [a for a in range(len(self.shape)) if a not in self.collapsed and a not in self.batching]
 
+    def is_whole(self, axis: int) -> bool:
+        """Do windows cover this axis of the operand?"""
+        return self.sizes[axis] == self.shape[axis]
+
+    def resized(self) -> Case:
+        """The same with other sizes of the symbolic axes."""
+        rng = np.random.default_rng(self.seed)
+        extent = {name: int(rng.integers(1, 6)) for name in self.names.values()}
+        # What is not also an axis of the operand may be empty.
+        extent |= {
+            n: 0 for a, n in self.names.items() if a < 0 and ~a not in self.batching.values() and rng.random() < 0.3
+        }
+        shape = tuple(extent[self.names[a]] if a in self.names else d for a, d in enumerate(self.shape))
+        batch = tuple(extent[self.names[~i]] if ~i in self.names else d for i, d in enumerate(self.batch))
+        follows = [a in self.names and a in self.kept and self.is_whole(a) for a in range(len(shape))]
+        sizes = tuple(shape[a] if follows[a] else size for a, size in enumerate(self.sizes))
+        return dataclasses.replace(self, shape=shape, batch=batch, sizes=sizes)
+
     def windows(self, dims: bool) -> tuple[Any, ...]:
         """The shape of the array of windows, with sizes or with names."""
         kept, batch = iter(self.kept), iter(range(len(self.batch)))
         axes = [next(kept) if i in self.layout else ~next(batch) for i in range(len(self.kept) + len(self.batch))]
 
         def size(axis: int) -> Any:
-            if dims and axis in self.names and (axis < 0 or self.sizes[axis] == self.shape[axis]):
+            if dims and axis in self.names and (axis < 0 or self.is_whole(axis)):
                 return self.names[axis]
             return self.sizes[axis] if axis >= 0 else self.batch[~axis]
 
@@ -192,6 +210,7 @@ def values(shape: tuple[int, ...], dtype: str, kind: str, seed: int) -> np.ndarr
 
 
 MODES = st.sampled_from(["clip", "fill", "promise_in_bounds"])
+OPSETS = st.sampled_from([17, 23, 23])
 
 
 def assume_xla_can(case: Case) -> None:
@@ -203,38 +222,29 @@ def assume_xla_can(case: Case) -> None:
 @hypothesis.given(cases(), MODES, st.sampled_from(DTYPES), st.sampled_from([None, 0, 1]), st.booleans())
 def test_gather(case: Case, mode: str, dtype: str, fill: Any, is_known: bool) -> None:
     """Reading windows."""
-    indices = case.indices()
 
     def fn(x: jax.Array, i: jax.Array) -> jax.Array:
-        sizes = tuple(x.shape[a] if s == d else s for a, (s, d) in enumerate(zip(case.sizes, case.shape, strict=True)))
-        sizes = tuple(1 if a in case.batching and case.shape[a] else s for a, s in enumerate(sizes))
-        sizes = tuple(1 if a in case.collapsed else s for a, s in enumerate(sizes))
+        sizes = tuple(x.shape[a] if case.is_whole(a) and a in case.kept else size for a, size in enumerate(case.sizes))
         return lax.gather(x, i, case.gather_numbers(), sizes, mode=mode, fill_value=fill)
 
-    run(fn, case, values(case.shape, dtype, "any", case.seed), indices, is_known=is_known)
+    run(fn, case, lambda c: [values(c.shape, dtype, "any", c.seed)], is_known=is_known)
 
 
 @settings
-@hypothesis.given(
-    cases(),
-    MODES,
-    st.sampled_from(DTYPES),
-    st.sampled_from(list(SCATTERS)),
-    st.booleans(),
-    st.sampled_from([17, 23, 23]),
-)
+@hypothesis.given(cases(), MODES, st.sampled_from(DTYPES), st.sampled_from(list(SCATTERS)), st.booleans(), OPSETS)
 def test_scatter(case: Case, mode: str, dtype: str, kind: str, is_known: bool, opset: int) -> None:
     """Writing windows."""
     assume_xla_can(case)
     hypothesis.assume(dtype != "bool" or kind in ("set", "min", "max"))
-    indices = case.indices()
-    x = values(case.shape, dtype, kind, case.seed)
-    updates = values(case.windows(False), dtype, kind, case.seed + 1)
 
     def fn(x: jax.Array, i: jax.Array, u: jax.Array) -> jax.Array:
         return SCATTERS[kind](x, i, u, case.scatter_numbers(), mode=mode)
 
-    run(fn, case, x, indices, updates, is_known=is_known, opset=opset)
+    def arrays(case: Case) -> list[np.ndarray]:
+        shapes = case.shape, case.windows(False)
+        return [values(shape, dtype, kind, case.seed + i) for i, shape in enumerate(shapes)]
+
+    run(fn, case, arrays, is_known=is_known, opset=opset)
 
 
 @settings
@@ -242,13 +252,13 @@ def test_scatter(case: Case, mode: str, dtype: str, kind: str, is_known: bool, o
 def test_scatter_apply(case: Case, mode: str, dtype: str) -> None:
     """A function applied at each index, as often as it occurs."""
     assume_xla_can(case)
-    x = values(case.shape, dtype, "any", case.seed)
+    case = dataclasses.replace(case, names={})
     shape = case.windows(False)
 
     def fn(x: jax.Array, i: jax.Array) -> jax.Array:
         return lax.scatter_apply(x, i, lambda v: 2 - v, case.scatter_numbers(), update_shape=shape, mode=mode)
 
-    run(fn, dataclasses.replace(case, names={}), x, case.indices())
+    run(fn, case, lambda c: [values(c.shape, dtype, "any", c.seed)])
 
 
 @settings
@@ -258,44 +268,45 @@ def test_dynamic_slices(case: Case, dtype: str, is_known: bool, kind: str) -> No
     axes = tuple(range(len(case.shape)))
     names = {a: n for a, n in case.names.items() if a >= 0}
     case = dataclasses.replace(case, batch=(), starts=axes, batching={}, collapsed=(), layout=axes, names=names)
-    x = values(case.shape, dtype, "any", case.seed)
-    update = values(case.windows(False), dtype, "any", case.seed + 1)
 
     def read(x: jax.Array, i: jax.Array) -> jax.Array:
-        sizes = tuple(x.shape[a] if s == d else s for a, (s, d) in enumerate(zip(case.sizes, case.shape, strict=True)))
+        sizes = tuple(x.shape[a] if case.is_whole(a) else size for a, size in enumerate(case.sizes))
         return lax.dynamic_slice(x, list(i), sizes, allow_negative_indices=False)
 
     def write(x: jax.Array, i: jax.Array, u: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice(x, u, list(i), allow_negative_indices=False)
 
-    if kind == "read":
-        run(read, case, x, case.indices(), is_known=is_known)
-    else:
-        run(write, case, x, case.indices(), update, is_known=is_known)
+    def arrays(case: Case) -> list[np.ndarray]:
+        shapes = [case.shape] if kind == "read" else [case.shape, case.windows(False)]
+        return [values(shape, dtype, "any", case.seed + i) for i, shape in enumerate(shapes)]
+
+    run(read if kind == "read" else write, case, arrays, is_known=is_known)
 
 
 def run(
-    fn: Callable,
-    case: Case,
-    x: np.ndarray,
-    indices: np.ndarray,
-    *rest: np.ndarray,
-    is_known: bool = False,
-    **options: Any,
+    fn: Callable, case: Case, arrays: Callable[[Case], list[np.ndarray]], *, is_known: bool = False, **options: Any
 ) -> None:
-    """Compare bit for bit, with the indices as an input or as a constant."""
+    """Compare bit for bit: with the indices as an input or as a constant, and with other sizes for symbolic axes."""
+    function = fn
     if is_known:  # a constant has no symbolic axes
         names = {a: name for a, name in case.names.items() if a >= 0 and a not in case.batching}
         case = dataclasses.replace(case, names=names)
-    dims: list[Any] = [case.operand(True), case.index_shape(True), *(case.windows(True) for _ in rest)]
-    arrays = [x, indices, *rest]
-    named = {d for shape in dims for d in shape if isinstance(d, str)}
-    if is_known:
-        del dims[1], arrays[1]
         # XLA takes large unsigned constants for negative numbers.
-        constant = np.minimum(indices, np.iinfo(case.index_dtype.removeprefix("u")).max).astype(case.index_dtype)
+        largest = np.iinfo(case.index_dtype.removeprefix("u")).max
+        indices = np.minimum(case.indices(), largest).astype(case.index_dtype)
 
         def function(x: jax.Array, *rest: jax.Array) -> jax.Array:
-            return fn(x, jnp.asarray(constant), *rest)
+            return fn(x, jnp.asarray(indices), *rest)
 
-    check(function if is_known else fn, *arrays, dims=dims if named else None, rtol=0, atol=0, x64=True, **options)
+    def inputs(case: Case) -> list[np.ndarray]:
+        x, *rest = arrays(case)
+        return [x, *rest] if is_known else [x, case.indices(), *rest]
+
+    dims: list[Any] = [case.operand(True), case.index_shape(True), case.windows(True)]
+    if is_known:
+        del dims[1]
+    feeds = inputs(case)
+    exact = {"rtol": 0, "atol": 0, "x64": True}
+    model = check(function, *feeds, dims=dims[: len(feeds)] if case.names else None, **exact, **options)
+    if case.names:
+        check_run(model, function, *inputs(case.resized()), **exact)
