@@ -56,9 +56,40 @@ def replace_part(x: Array, i: Array, new: Array, axis: int = 0) -> Array:
     return lax.dynamic_update_slice_in_dim(x, new, i, axis, allow_negative_indices=False)
 
 
+def take(x: Array, i: Array, axis: int = 0) -> Array:
+    """x[i] along an axis for an array of indices, known to be in bounds."""
+    return jnp.take(x, i, axis, mode="clip")
+
+
 def indices(n: int) -> Array:
     """0, 1, ..., n - 1."""
     return lax.iota(np.int32, n)
+
+
+def on_or_below(m: int, n: int, k: int = 0) -> Array:
+    """Which entries of an m x n matrix are on or below its k-th diagonal."""
+    return indices(m)[:, None] >= indices(n) - k
+
+
+def tril(a: Array, k: int = 0) -> Array:
+    """The entries on and below the k-th diagonal. (As jnp.tril, in fewer operations.)"""
+    m, n = a.shape
+    return jnp.where(on_or_below(m, n, k), a, 0)
+
+
+def triu(a: Array, k: int = 0) -> Array:
+    """The entries on and above the k-th diagonal."""
+    m, n = a.shape
+    return jnp.where(on_or_below(m, n, k - 1), 0, a)
+
+
+def diagonal(a: Array, k: int = 0) -> Array:
+    """The k-th diagonal of a square matrix. (As jnp.diagonal, without a table of indices.)"""
+    n = a.shape[0]
+    if not isinstance(n, int) or n <= abs(k):
+        return jnp.diagonal(a, k)
+    start = k if k >= 0 else -k * n
+    return a.reshape(n * n)[start : start + (n - abs(k) - 1) * (n + 1) + 1 : n + 1]
 
 
 def adjoint(x: Array) -> Array:
@@ -85,8 +116,11 @@ def nan_unless(ok: Array, x: Array) -> Array:
 
 def hermitian(a: Array, lower: bool) -> Array:
     """The Hermitian matrix of which `a` has one triangle; the other triangle of `a` is not read."""
-    strict = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
-    return strict + adjoint(strict) + jnp.diag(jnp.real(jnp.diagonal(a))).astype(a.dtype)
+    n = a.shape[0]
+    full = jnp.where(on_or_below(n, n, 0 if lower else -1) == lower, a, adjoint(a))
+    if is_complex(a):
+        full = jnp.where(jnp.eye(n, dtype=bool), jnp.real(a).astype(a.dtype), full)
+    return full
 
 
 def power_of_two(x: Array) -> Array:
@@ -95,22 +129,27 @@ def power_of_two(x: Array) -> Array:
     Dividing by it is exact, and keeps the squares in a norm from overflowing or vanishing.
     """
     usable = (x > 0) & (x < np.inf)
-    return jnp.where(usable, jnp.exp2(jnp.floor(jnp.log2(jnp.where(usable, x, 1)))), 1)
+    exponent = jnp.floor(jnp.log2(jnp.where(usable, x, 1)))
+    return lax.pow(jnp.full_like(x, 2), exponent)
 
 
 def reflector(x: Array, k: Array | int) -> tuple[Array, Array, Array]:
     """(v, tau, beta) with (1 - tau v v^H)^H x = (x[:k], beta, 0, ..., 0), v[k] = 1 and v[:k] = 0.
 
     As LAPACK's larfg has it: beta is real, and there is nothing to reflect (tau = 0) if x[k:] is (real, 0, ..., 0).
+    Of a matrix with entries up to 1, x may also be too small for its squares to have full precision: then it is noise.
     """
+    limits = jnp.finfo(real_dtype(x.dtype))
     index = indices(x.shape[0])
     tail = jnp.where(index > k, x, 0)
     alpha = x[k] if isinstance(k, int) else at(x, k)
     tail_square = jnp.sum(square_magnitude(tail))
-    norm = jnp.sqrt(square_magnitude(alpha) + tail_square)
+    square = square_magnitude(alpha) + tail_square
+    norm = jnp.sqrt(square)
     settled = tail_square == 0
     if is_complex(x):
         settled &= jnp.imag(alpha) == 0
+    settled |= square < limits.tiny / limits.eps
     re = jnp.real(alpha)
     beta = jnp.where(settled, re, jnp.where(re >= 0, -norm, norm))
     tau = jnp.where(settled, 0, (beta - alpha) / beta)
@@ -126,7 +165,7 @@ def reflector_products(v: Array, tau: Array) -> Array:
     from jax2onnx.decompose.linalg_triangular import solve_lower
 
     k = tau.shape[0]
-    # T^-1 = diag(1 / tau) + strict upper triangle of V^H V, multiplied by diag(tau) from the left: tau may be 0.
-    upper = tau[:, None] * jnp.triu(adjoint(v) @ v, 1)
-    reversed_ = solve_lower(upper[::-1, ::-1], jnp.eye(k, dtype=v.dtype), unit_diagonal=True)
-    return reversed_[::-1, ::-1] * tau
+    # T^-1 is diag(1 / tau) plus the strict upper triangle of V^H V. Times diag(tau), because tau may be 0; and its
+    # adjoint, which is lower triangular.
+    lower = tril(adjoint(v) @ v, -1) * jnp.conj(tau)
+    return adjoint(solve_lower(lower, jnp.eye(k, dtype=v.dtype), unit_diagonal=True)) * tau

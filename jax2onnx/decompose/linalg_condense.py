@@ -12,8 +12,10 @@ from jax.lax.linalg import hessenberg_p, tridiagonal_p
 from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
+    diagonal,
     hermitian,
     indices,
+    on_or_below,
     over_batches,
     power_of_two,
     real_dtype,
@@ -56,8 +58,7 @@ def hessenberg(a: Array, **_) -> list[Array]:
         return [a, jnp.zeros((max(n - 1, 0),), a.dtype)]
     a, scale = scaled(a)
     h, v, tau = to_hessenberg(a)
-    index = indices(n)
-    return [jnp.where(index[:, None] > index + 1, jnp.pad(v, ((0, 0), (0, 1))), h * scale.astype(a.dtype)), tau]
+    return [jnp.where(on_or_below(n, n, -2), jnp.pad(v, ((0, 0), (0, 1))), h * scale.astype(a.dtype)), tau]
 
 
 def to_tridiagonal(a: Array) -> tuple[Array, Array, Array, Array]:
@@ -71,7 +72,7 @@ def to_tridiagonal(a: Array) -> tuple[Array, Array, Array, Array]:
         return a - left @ adjoint(right), (beta, v, tau)
 
     t, (e, vt, tau) = lax.scan(step, a, indices(a.shape[0] - 1))
-    return jnp.real(jnp.diagonal(t)), e, vt.T, tau
+    return jnp.real(diagonal(t)), e, vt.T, tau
 
 
 @decomposes(tridiagonal_p)

@@ -8,6 +8,7 @@ from jax.lax.linalg import eig_p
 
 from jax2onnx.decompose.linalg_common import (
     adjoint,
+    diagonal,
     indices,
     is_complex,
     nan_unless,
@@ -35,7 +36,7 @@ def eig(a: Array, *, compute_left_eigenvectors: bool, compute_right_eigenvectors
     a, scale = scaled(a)
     t, z, ok = quasi_triangular(a, vectors)
     t, z = split_blocks(t, z) if n > 1 else (t.astype(dtype), z.astype(dtype))
-    w = jnp.diagonal(t)
+    w = diagonal(t)
     results = [nan_unless(ok, w * scale.astype(dtype))]
     if compute_left_eigenvectors:  # the right ones of t^H, which is upper triangular if read backwards
         left = _triangular_eigenvectors(adjoint(t)[::-1, ::-1])[::-1, ::-1]
@@ -51,7 +52,7 @@ def _triangular_eigenvectors(t: Array) -> Array:
     n = t.shape[0]
     limits = jnp.finfo(real_dtype(t.dtype))
     index = indices(n)
-    w = jnp.diagonal(t)
+    w = diagonal(t)
     # Equal eigenvalues are taken as different by so little.
     smallest = jnp.maximum(limits.eps * abs(w), limits.tiny**0.5)
 
@@ -69,10 +70,9 @@ def _triangular_eigenvectors(t: Array) -> Array:
 
 def _normalised(v: Array, w: Array, is_real: bool) -> Array:
     """The columns of v with norm 1 and a real largest entry; real or in conjugate pairs for a real matrix."""
-    size = square_magnitude(v)
-    largest = jnp.take_along_axis(v, jnp.argmax(size, axis=0)[None], 0)
-    v = v * (jnp.conj(largest) / abs(largest) / jnp.sqrt(jnp.sum(size, axis=0)))
-    if not is_real:
-        return v
-    before = jnp.roll(v, 1, axis=1)
-    return jnp.where(jnp.imag(w) == 0, jnp.real(v).astype(v.dtype), jnp.where(jnp.imag(w) < 0, jnp.conj(before), v))
+    largest = jnp.take_along_axis(v, jnp.argmax(square_magnitude(v), axis=0)[None], 0)
+    v = v * (jnp.conj(largest) / abs(largest))
+    if is_real:
+        v = jnp.where(jnp.imag(w) == 0, jnp.real(v).astype(v.dtype), v)
+        v = jnp.where(jnp.imag(w) < 0, jnp.conj(jnp.roll(v, 1, axis=1)), v)
+    return v / jnp.sqrt(jnp.sum(square_magnitude(v), axis=0)).astype(v.dtype)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax.lax.linalg import eigh_p
 
-from jax2onnx.decompose.linalg_common import hermitian, indices, nan_unless, over_batches
+from jax2onnx.decompose.linalg_common import diagonal, hermitian, indices, nan_unless, over_batches, real_dtype, take
 from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_tridiagonal
 from jax2onnx.decompose.registry import decomposes
 
@@ -26,10 +26,12 @@ ROOT_STEPS = 60
 def eigh(a: Array, *, lower: bool, subset_by_index: tuple[int, int] | None, **_) -> list[Array]:
     """Eigenvectors and ascending eigenvalues of the Hermitian matrix in one triangle of `a`."""
     n = a.shape[0]
+    if n == 0:
+        return [a, jnp.zeros((0,), real_dtype(a.dtype))]
     start, stop = subset_by_index or (0, n)
     full, scale = scaled(hermitian(a, lower))
-    if n <= 1:
-        v, w = jnp.ones_like(full), jnp.real(jnp.diagonal(full))
+    if n == 1:
+        v, w = jnp.ones_like(full), jnp.real(diagonal(full))
     else:
         d, e, reflectors, tau = to_tridiagonal(full)
         w, v = tridiagonal_eigh(d, e)
@@ -55,17 +57,16 @@ def tridiagonal_eigh(d: Array, e: Array) -> tuple[Array, Array]:
         group = index // (2 * size)
         last = group * (2 * size) + size - 1  # the last row of the left block
         row = jnp.where(index <= last, last, last + 1)
-        row = jnp.minimum(row, n - 1)
         # Past the end there is no right block, and the padding of e does not couple anything.
-        coupling = e[jnp.minimum(last, n - 1)]
-        z = jnp.take_along_axis(v, row[None], 0)[0]
+        coupling = take(e, last)
+        z = jnp.take_along_axis(v, row[None], 0, mode="clip")[0]
         z = jnp.where((index > last) & (coupling < 0), -z, z)
         d, q = _rank_one_update(d, z, abs(coupling), group)
         return 2 * size, d, v @ q
 
     _, w, v = lax.while_loop(lambda state: state[0] < n, merge, (jnp.int32(1), leaves, jnp.eye(n, dtype=d.dtype)))
     order = jnp.argsort(w)
-    return w[order], v[:, order]
+    return take(w, order), take(v, order, 1)
 
 
 class _Poles(NamedTuple):
@@ -74,7 +75,7 @@ class _Poles(NamedTuple):
     distance: Array
     left: Array  # [i, k]: pole k is not right of pole i
     following: Array  # the pole right of pole i
-    is_last: Array  # there is none
+    gap: Array  # the distance to there; infinite for the last pole
     weight: Array
 
 
@@ -98,37 +99,38 @@ def _rank_one_update(d: Array, z: Array, rho: Array, group: Array) -> tuple[Arra
     right_distance = jnp.where(left, np.inf, distance)
     following = jnp.argmin(right_distance, axis=1)
     weight = rho * z * z
-    poles = _Poles(distance, left, following, jnp.min(right_distance, axis=1) == np.inf, weight)
+    poles = _Poles(distance, left, following, jnp.min(right_distance, axis=1), weight)
 
     origin, offset = _roots(poles)
-    to_root = distance[origin] - offset[:, None]  # [i, k]: from root i to pole k
+    to_root = take(distance, origin) - offset[:, None]  # [i, k]: from root i to pole k
 
     # z_k^2 rho = prod_i (root_i - d_k) / prod_{i != k} (d_i - d_k), paired so that each factor is in (0, 1).
-    to_following = jnp.where(poles.is_last[:, None], -1, distance[following])
+    to_following = jnp.where((poles.gap == np.inf)[:, None], -1, take(distance, following))
     ratio = jnp.where(pair, to_root / jnp.where(left, to_following, distance), 1)
     z = jnp.where(z < 0, -1, 1) * jnp.sqrt(abs(jnp.prod(ratio, axis=0)))
 
     q = z[:, None] / to_root.T
     q = q / jnp.sqrt(jnp.sum(q * q, axis=0))
     q = jnp.where(live, q, index[:, None] == index)
-    return jnp.where(live, d[origin] + offset, d), q
+    return jnp.where(live, take(d, origin) + offset, d), q
 
 
 def _roots(poles: _Poles) -> tuple[Array, Array]:
     """The root right of each pole: the pole it is nearest to, and its distance from there."""
     eps = jnp.finfo(poles.weight.dtype).eps
     index = indices(poles.weight.shape[0])
-    w_left, w_right = poles.weight, jnp.where(poles.is_last, 0, poles.weight[poles.following])
+    is_last = poles.gap == np.inf
+    w_left, w_right = poles.weight, jnp.where(is_last, 0, take(poles.weight, poles.following))
     # No root is further than this right of the last pole; a little more, so that rounding leaves it inside.
     total = (1 + 4 * eps) * jnp.sum(jnp.where(poles.distance < np.inf, poles.weight, 0), axis=1)
-    gap = jnp.where(poles.is_last, total, jnp.take_along_axis(poles.distance, poles.following[:, None], 1)[:, 0])
+    gap = jnp.where(is_last, total, poles.gap)
 
     # The sign at the middle of the gap tells which end is nearer.
     term = poles.weight / (poles.distance - gap[:, None] / 2)
     middle = 1 + jnp.sum(term, axis=1)
-    from_left = poles.is_last | (middle >= 0)
+    from_left = is_last | (middle >= 0)
     origin = jnp.where(from_left, index, poles.following)
-    distance = poles.distance[origin]
+    distance = take(poles.distance, origin)
     left_end = jnp.where(from_left, 0, -gap)
     right_end = left_end + gap
     lower = jnp.where(from_left, jnp.where(middle < 0, gap / 2, 0), -gap / 2)
@@ -168,7 +170,7 @@ def _roots(poles: _Poles) -> tuple[Array, Array]:
         busy = (abs(f) > eps * (1 + jnp.sum(abs(term), axis=1))) & (abs(new - x) > eps * abs(x))
         return step + 1, jnp.where(busy, new, x), lower, upper, busy
 
-    state = (jnp.int32(0), inside(start, lower, upper), lower, upper, poles.distance[index, index] == 0)
+    state = (jnp.int32(0), inside(start, lower, upper), lower, upper, total > 0)
     return origin, lax.while_loop(unfinished, improve, state)[1]
 
 

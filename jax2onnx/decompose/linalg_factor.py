@@ -18,12 +18,15 @@ from jax.lax.linalg import (
 from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
+    diagonal,
     hermitian,
     indices,
     is_complex,
     nan_unless,
+    on_or_below,
     over_batches,
     replace,
+    take,
 )
 from jax2onnx.decompose.registry import decomposes
 
@@ -44,8 +47,8 @@ def cholesky(a: Array, **_) -> Array:
 
     full = hermitian(a, lower=True)
     u = lax.scan(step, jnp.zeros_like(a), (index, full))[0]
-    positive = jnp.all(jnp.real(jnp.diagonal(u)) > 0)
-    return nan_unless(positive, jnp.where(index[:, None] >= index, adjoint(u), a))
+    positive = jnp.all(jnp.real(diagonal(u)) > 0)
+    return nan_unless(positive, jnp.where(on_or_below(n, n), adjoint(u), a))
 
 
 @decomposes(cholesky_update_p)
@@ -85,7 +88,7 @@ def lu(a: Array, **_) -> list[Array]:
         k, column = inputs
         column = column - at(u, k, 1) @ lt
         magnitude = abs(jnp.real(column)) + abs(jnp.imag(column)) if is_complex(column) else abs(column)
-        place = lax.argmax(jnp.where(index < k, -1, magnitude[order]), 0, np.int32)
+        place = lax.argmax(jnp.where(index < k, -1, take(magnitude, order)), 0, np.int32)
         chosen = at(order, place)
         order = jnp.where(index == k, chosen, jnp.where(index == place, at(order, k), order))
         below = below & (index != chosen)
@@ -97,9 +100,9 @@ def lu(a: Array, **_) -> list[Array]:
 
     start = (jnp.zeros((rank, m), a.dtype), jnp.zeros((rank, n), a.dtype), index, jnp.ones((m,), bool))
     (lt, u, order, _below), pivots = lax.scan(step, start, (indices(rank), a.T[:rank]))
-    lower = jnp.pad(lt.T[order], ((0, 0), (0, n - rank)))
+    lower = jnp.pad(take(lt, order, 1).T, ((0, 0), (0, n - rank)))
     u = jnp.pad(u, ((0, m - rank), (0, 0)))
-    return [jnp.where(index[:, None] > indices(n), lower, u), pivots, order]
+    return [jnp.where(on_or_below(m, n, -1), lower, u), pivots, order]
 
 
 @decomposes(lu_pivots_to_permutation_p)

@@ -12,11 +12,15 @@ from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
     indices,
+    on_or_below,
     over_batches,
     power_of_two,
     reflector,
     reflector_products,
     square_magnitude,
+    take,
+    tril,
+    triu,
 )
 from jax2onnx.decompose.registry import decomposes
 
@@ -36,8 +40,8 @@ def geqp3(a: Array, jpvt: Array, **_) -> list[Array]:
     The result is of the reordered columns; the order counts from 1.
     """
     order = jnp.argsort(jpvt == 0, stable=True)
-    packed, tau, swaps = _triangularise(a[:, order], jnp.sum(jpvt != 0))
-    return [packed, (order[swaps] + 1).astype(jpvt.dtype), tau]
+    packed, tau, swaps = _triangularise(take(a, order, 1), jnp.sum(jpvt != 0))
+    return [packed, (take(order, swaps) + 1).astype(jpvt.dtype), tau]
 
 
 def _triangularise(a: Array, fixed: Array | None) -> tuple[Array, Array, Array]:
@@ -56,7 +60,7 @@ def _triangularise(a: Array, fixed: Array | None) -> tuple[Array, Array, Array]:
             largest = lax.argmax(jnp.where(column < k, -1, left), 0, np.int32)
             chosen = jnp.where(k < fixed, k, largest)
             swap = jnp.where(column == k, chosen, jnp.where(column == chosen, k, column))
-            a, order = a[:, swap], order[swap]
+            a, order = take(a, swap, 1), take(order, swap)
         v, tau, beta = reflector(at(a, k, 1), k)
         # Below the diagonal `a` keeps what rounding leaves there: later reflectors do not read it.
         return (a - v[:, None] * (jnp.conj(tau) * (jnp.conj(v) @ a)), order), (v, tau, beta)
@@ -67,7 +71,7 @@ def _triangularise(a: Array, fixed: Array | None) -> tuple[Array, Array, Array]:
     (r, order), (vt, tau, beta) = lax.scan(step, (a / scale, column), indices(rank))
     v = jnp.pad(vt.T, ((0, 0), (0, n - rank)))
     r = jnp.where(row[:, None] == column, jnp.pad(beta, (0, n - rank)), r)
-    return jnp.where(row[:, None] > column, v, r * scale), tau, order
+    return jnp.where(on_or_below(m, n, -1), v, r * scale), tau, order
 
 
 @decomposes(householder_product_p)
@@ -97,7 +101,7 @@ def ormqr(a: Array, taus: Array, c: Array, *, left: bool, transpose: bool, **_) 
 def _unpacked(a: Array, taus: Array) -> Array:
     """The Householder vectors, as columns."""
     k = taus.shape[0]
-    return jnp.tril(a[:, :k], -1) + jnp.eye(a.shape[0], k, dtype=a.dtype)
+    return tril(a[:, :k], -1) + jnp.eye(a.shape[0], k, dtype=a.dtype)
 
 
 @decomposes(qr_p)
@@ -108,6 +112,6 @@ def qr(a: Array, *, pivoting: bool, full_matrices: bool, **_) -> list[Array]:
     k = m if full_matrices else rank
     packed, taus, order = _triangularise(a, jnp.int32(0) if pivoting else None)
     q = householder_product(jnp.pad(packed[:, :rank], ((0, 0), (0, k - rank))), taus)
-    r = jnp.triu(packed[:k])
+    r = triu(packed[:k])
     # JAX has an order of zeros for an empty matrix.
     return [q, r, order if rank else jnp.zeros_like(order)] if pivoting else [q, r]

@@ -11,6 +11,7 @@ from jax.lax.linalg import schur_p
 from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
+    diagonal,
     indices,
     is_complex,
     nan_unless,
@@ -19,6 +20,7 @@ from jax2onnx.decompose.linalg_common import (
     real_dtype,
     reflector,
     replace_part,
+    triu,
 )
 from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_hessenberg
 from jax2onnx.decompose.registry import decomposes
@@ -31,6 +33,8 @@ SWEEPS_PER_ROW = 30
 @over_batches(2)
 def schur(a: Array, *, compute_schur_vectors: bool, **_) -> list[Array]:
     """(T, Z) with a = Z T Z^H: T upper triangular, with 2 x 2 blocks on the diagonal for complex pairs of a real a."""
+    if a.shape[0] == 0:
+        return [a, a] if compute_schur_vectors else [a]
     a, scale = scaled(a)
     t, z, ok = quasi_triangular(a, compute_schur_vectors)
     if a.shape[0] > 1:
@@ -71,14 +75,14 @@ def quasi_triangular(a: Array, vectors: bool) -> tuple[Array, Array, Array]:
 def _deflated(hz: Array, n: int) -> tuple[Array, Array, Array]:
     """Set what is negligible below the diagonal to zero; the first and last row of the lowest block that is left.
 
-    Blocks of up to 2 rows are finished. The last row is 0 if no other block is left.
+    Blocks of up to 2 rows are finished; the last row is 0 if there are no others. The largest entry is about 1.
     """
     limits = jnp.finfo(real_dtype(hz.dtype))
     index = indices(n)
-    diagonal = abs(jnp.diagonal(hz[:n, :n]))
-    below = jnp.pad(abs(jnp.diagonal(hz[1:n, :n])), (0, 1))
-    size = diagonal + jnp.pad(diagonal[1:], (0, 1))
-    coupled = below > jnp.maximum(limits.eps * jnp.where(size == 0, 1, size), limits.tiny * (n / limits.eps))
+    entries = abs(diagonal(hz[:n, :n]))
+    below = jnp.pad(abs(diagonal(hz[:n, :n], -1)), (0, 1))
+    size = entries + jnp.pad(entries[1:], (0, 1))
+    coupled = below > jnp.maximum(limits.eps * size, limits.eps**2)
     row, column = indices(hz.shape[0])[:, None], indices(n + 1)
     zero = (row > column + 1) | ((row == column + 1) & ~jnp.pad(coupled, (0, 1)))
     hz = jnp.where(zero & (row <= n), 0, hz)
@@ -127,8 +131,8 @@ def _sweep(hz: Array, first: Array, last: Array, exceptional: Array) -> Array:
 
 def blocks(t: Array) -> tuple[Array, Array, Array, Array, Array]:
     """(is a 2 x 2 block, a, b, c, d) for the blocks [[a, b], [c, d]] that may start in each row but the last."""
-    diagonal, below = jnp.diagonal(t), jnp.diagonal(t, -1)
-    return below != 0, diagonal[:-1], jnp.diagonal(t, 1), below, diagonal[1:]
+    entries, below = diagonal(t), diagonal(t, -1)
+    return below != 0, entries[:-1], diagonal(t, 1), below, entries[1:]
 
 
 def _rotated(t: Array, z: Array, start: Array, x: Array, y: Array) -> tuple[Array, Array]:
@@ -156,10 +160,11 @@ def _standardised(t: Array, z: Array) -> tuple[Array, Array]:
     t, z = _rotated(t, z, start, jnp.where(is_pair, cosine, far / length), jnp.where(is_pair, sine, c / length))
 
     row, column = indices(t.shape[0])[:, None], indices(t.shape[0])
-    mean = jnp.where(is_pair, (jnp.diagonal(t)[:-1] + jnp.diagonal(t)[1:]) / 2, 0)
+    entries = diagonal(t)
+    mean = (entries[:-1] + entries[1:]) / 2
     paired = jnp.pad(is_pair, (0, 1)), jnp.pad(is_pair, (1, 0))
-    diagonal = jnp.where(paired[0], jnp.pad(mean, (0, 1)), jnp.where(paired[1], jnp.pad(mean, (1, 0)), jnp.diagonal(t)))
-    t = jnp.where(row == column, diagonal, t)
+    entries = jnp.where(paired[0], jnp.pad(mean, (0, 1)), jnp.where(paired[1], jnp.pad(mean, (1, 0)), entries))
+    t = jnp.where(row == column, entries, t)
     return jnp.where((row > column + 1) | ((row == column + 1) & ~paired[0]), 0, t), z
 
 
@@ -183,8 +188,8 @@ def split_blocks(t: Array, z: Array) -> tuple[Array, Array]:
         first = d + far
         second = jnp.where(is_pair, jnp.conj(first), d - jnp.where(real == 0, 0, b * c / real))
     length = jnp.sqrt(jnp.real(far) ** 2 + jnp.imag(far) ** 2 + abs(c) ** 2).astype(far.dtype)
-    diagonal = jnp.diagonal(t).astype(far.dtype)
+    entries = diagonal(t).astype(far.dtype)
     t, z = _rotated(t.astype(far.dtype), z.astype(far.dtype), start, far / length, c / length)
-    diagonal = jnp.where(jnp.pad(start, (0, 1)), jnp.pad(first, (0, 1)), diagonal)
-    diagonal = jnp.where(jnp.pad(start, (1, 0)), jnp.pad(second, (1, 0)), diagonal)
-    return jnp.triu(t, 1) + jnp.diag(diagonal), z
+    entries = jnp.where(jnp.pad(start, (0, 1)), jnp.pad(first, (0, 1)), entries)
+    entries = jnp.where(jnp.pad(start, (1, 0)), jnp.pad(second, (1, 0)), entries)
+    return triu(t, 1) + jnp.diag(entries), z

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.lax.linalg import svd_p
 
-from jax2onnx.decompose.linalg_common import adjoint, nan_unless, over_batches, real_dtype
+from jax2onnx.decompose.linalg_common import adjoint, diagonal, nan_unless, over_batches, real_dtype
 from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_bidiagonal
 from jax2onnx.decompose.linalg_eigh import tridiagonal_eigh
 from jax2onnx.decompose.linalg_qr import qr
@@ -58,8 +59,8 @@ def _bidiagonal_svd(d: Array, e: Array) -> tuple[Array, Array, Array]:
     off_diagonal = jnp.stack([d, jnp.pad(e, (0, 1))], 1).reshape(2 * n)[:-1]
     w, x = tridiagonal_eigh(jnp.zeros((2 * n,), d.dtype), off_diagonal)
     s = jnp.maximum(w[::-1][:n], 0)
-    x = x[:, ::-1][:, :n].reshape(n, 2, n)
-    return s, _orthonormal(x[:, 1]), _orthonormal(x[:, 0])
+    v, u = jax.vmap(_orthonormal, 1)(x[:, ::-1][:, :n].reshape(n, 2, n))
+    return s, u, v
 
 
 def _orthonormal(x: Array) -> Array:
@@ -68,4 +69,4 @@ def _orthonormal(x: Array) -> Array:
     They are so already, except those of singular values that are nearly zero: there the eigenvectors of s and -s mix.
     """
     q, r = qr(x, pivoting=False, full_matrices=False)
-    return q * jnp.where(jnp.diagonal(r) < 0, -1, 1)
+    return q * jnp.where(diagonal(r) < 0, -1, 1)

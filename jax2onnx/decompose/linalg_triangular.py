@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.lax.linalg import triangular_solve_p, tridiagonal_solve_p
 
-from jax2onnx.decompose.linalg_common import indices, nan_unless, over_batches, real_dtype, replace
+from jax2onnx.decompose.linalg_common import diagonal, indices, nan_unless, over_batches, real_dtype, replace, tril
 from jax2onnx.decompose.registry import decomposes
 
-# Rows that are eliminated together. Steps of a solve: BLOCK for the inverses of all diagonal blocks, then n / BLOCK.
+# Larger systems are solved by blocks of that many rows. Smaller ones are solved row by row: slower, but then a zero on
+# the diagonal makes infinite what it makes infinite in LAPACK.
 BLOCK = 16
 
 
@@ -39,33 +39,50 @@ def triangular_solve(
 
 
 def solve_lower(a: Array, b: Array, *, unit_diagonal: bool) -> Array:
-    """x with lower(a) x = b, by blocks of rows."""
+    """x with lower(a) x = b."""
     n, width = b.shape
     if 0 in (n, width):
         return b
-    diagonal = jnp.ones((n,), a.dtype) if unit_diagonal else jnp.diagonal(a)
-    a = jnp.tril(a, -1)
+    pivots = jnp.ones((n,), a.dtype) if unit_diagonal else diagonal(a)
+    a = tril(a, -1)
     if isinstance(n, int) and n <= BLOCK:
-        return _substitute(a, diagonal, b)
+        return _unit_lower_inverse(a) @ b if unit_diagonal else _substitute(a, pivots, b)
 
     count = (n + BLOCK - 1) // BLOCK
     size = count * BLOCK
     a = jnp.pad(a, (0, size - n)).reshape(count, BLOCK, count, BLOCK)
-    diagonal = jnp.pad(diagonal, (0, size - n), constant_values=1).reshape(count, BLOCK)
     b = jnp.pad(b, ((0, size - n), (0, 0))).reshape(count, BLOCK, width)
-
     on_diagonal = indices(count)[:, None, None, None] == indices(count)[:, None]
     blocks = jnp.sum(jnp.where(on_diagonal, a, 0), axis=2)
     left_of_it = jnp.where(on_diagonal, 0, a).reshape(count, BLOCK, size)
-    inverses = jax.vmap(_substitute, (0, 0, None))(blocks, diagonal, jnp.eye(BLOCK, dtype=b.dtype))
+    pivots = jnp.pad(pivots, (0, size - n), constant_values=1).reshape(count, BLOCK)
+    inverses = _unit_lower_inverse(blocks / pivots[:, :, None]) / pivots[:, None]
 
     def step(x: Array, inputs: tuple[Array, ...]) -> tuple[Array, None]:
-        i, left, inverse, rhs = inputs
-        x_i = inverse @ (rhs - left @ x.reshape(size, width))
+        i, left, strict, pivot, inverse, rhs = inputs
+        rhs = rhs - left @ x.reshape(size, width)
+        x_i = inverse @ rhs
+        # An inverse is less accurate than elimination; correcting by what it leaves makes up for that.
+        x_i = x_i + inverse @ (rhs - (pivot[:, None] * x_i + strict @ x_i))
         return replace(x, i, x_i), None
 
-    x, _ = lax.scan(step, jnp.zeros_like(b), (indices(count), left_of_it, inverses, b))
+    inputs = (indices(count), left_of_it, blocks, pivots, inverses, b)
+    x, _ = lax.scan(step, jnp.zeros_like(b), inputs)
     return x.reshape(size, width)[:n]
+
+
+def _unit_lower_inverse(strict: Array) -> Array:
+    """(1 + strict)^-1 for small strictly lower triangular matrices: of blocks on the diagonal that double in size."""
+    n = strict.shape[-1]
+    block = [np.arange(n) >> level for level in range((n - 1).bit_length() + 1)]
+    same = np.stack([b[:, None] == b for b in block])
+
+    def double(x: Array, in_new_block: Array) -> tuple[Array, None]:
+        # [[p, 0], [q, r]]^-1 is [[p^-1, 0], [-r^-1 q p^-1, r^-1]].
+        return x - x @ jnp.where(in_new_block, strict, 0) @ x, None
+
+    eye = jnp.broadcast_to(jnp.eye(n, dtype=strict.dtype), strict.shape)
+    return lax.scan(double, eye, same[1:] & ~same[:-1])[0] if n > 1 else eye
 
 
 def _substitute(strict: Array, diagonal: Array, b: Array) -> Array:
@@ -129,8 +146,11 @@ def tridiagonal_solve(dl: Array, d: Array, du: Array, b: Array, *, perturb_singu
 
 
 def _perturbed(pivot: Array, rhs: Array, largest: Array) -> Array:
-    """The pivot, moved away from zero by about eps * largest if rhs / pivot would overflow."""
+    """The pivot; if rhs / pivot would overflow, moved away from zero by eps * largest, or 3, 7, 15, ... times that."""
     limits = jnp.finfo(real_dtype(pivot.dtype))
-    overflows = (abs(pivot) < 1) & ((pivot == 0) | (jnp.max(abs(rhs)) * limits.tiny > abs(pivot)))
+    smallest = jnp.max(abs(rhs)) * limits.tiny
+    overflows = (abs(pivot) < 1) & ((pivot == 0) | (smallest > abs(pivot)))
     shift = jnp.maximum(limits.eps * largest, limits.tiny)
+    doublings = jnp.maximum(jnp.ceil(jnp.log2((smallest - abs(pivot)) / shift + 1)), 1)
+    shift = shift * (lax.pow(jnp.full_like(doublings, 2), doublings) - 1)
     return jnp.where(overflows, pivot + jnp.where(jnp.real(pivot) < 0, -shift, shift), pivot)
