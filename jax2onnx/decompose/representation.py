@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-import jax
+import numpy as np
 from jax.core import ShapedArray, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxprs_in_params
 from jax.extend.core import primitives as P
 from jax.extend.source_info_util import user_context
 
-from jax2onnx.compat import CALL_PRIMITIVES, callee, scan_layout, scan_with_layout, source_line
+from jax2onnx.compat import CALL_PRIMITIVES, callee, scan_layout, scan_with_layout, source_line, trace_flat
 from jax2onnx.errors import UnsupportedError
 
 Atom = Var | Literal
@@ -96,7 +96,7 @@ class _Rewriter:
 
         def leave(v: Atom) -> Atom:
             parts = self.read(env, v)
-            return self.trace(rep.pack, parts, eqns)[0] if rep.parts_of(v.aval) else parts[0]
+            return self.trace(lambda *parts: [rep.pack(*parts)], parts, eqns)[0] if rep.parts_of(v.aval) else parts[0]
 
         consts = [
             rep.pack_constant(c, v.aval) if rep.parts_of(v.aval) else c
@@ -166,10 +166,7 @@ class _Rewriter:
             rest = iter(arrays)
             values = {v: self.held([next(rest) for _ in parts], v.aval) for v, parts in zip(free, atoms, strict=True)}
             for eqn in run:
-                operands = [
-                    self.held(self.split(v.val, v.aval), v.aval) if isinstance(v, Literal) else values[v]
-                    for v in eqn.invars
-                ]
+                operands = [self.constant(v) if isinstance(v, Literal) else values[v] for v in eqn.invars]
                 info = eqn.source_info
                 with user_context(info.traceback, name_stack=info.name_stack), eqn.ctx.manager:
                     values.update(zip(eqn.outvars, self.apply(eqn, operands), strict=True))
@@ -182,6 +179,10 @@ class _Rewriter:
     def held(self, parts: Sequence[Any], aval: Any) -> Any:
         """One operand for a rule: the array itself, or the parts of a represented value."""
         return parts[0] if self.rep.parts_of(aval) is None else self.rep.hold(*parts)
+
+    def constant(self, v: Literal) -> Any:
+        """One operand for a rule that is known: always an array, never a Python number."""
+        return self.held(self.split(np.asarray(v.val, v.aval.dtype), v.aval), v.aval)
 
     def apply(self, eqn: JaxprEqn, operands: list[Any]) -> list[Any]:
         """Do what an equation does to operands that are held in parts."""
@@ -208,8 +209,7 @@ class _Rewriter:
 
     def trace(self, fn: Callable, atoms: Sequence[Atom], new: list[JaxprEqn]) -> tuple[Atom, ...]:
         """Append the equations of `fn` applied to `atoms` to `new`, and return its results."""
-        types = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype, weak_type=a.aval.weak_type) for a in atoms]
-        closed = jax.make_jaxpr(lambda *arrays: fn(*arrays))(*types)  # a new function: JAX would return equal variables
+        closed = trace_flat(fn, [atom.aval for atom in atoms])
         jaxpr = closed.jaxpr
         env: dict[Var, Atom] = dict(zip(jaxpr.invars, atoms, strict=True))
         env.update((v, Literal(c, v.aval)) for v, c in zip(jaxpr.constvars, closed.consts, strict=True))

@@ -19,8 +19,9 @@ def modulus(re: Any, im: Any) -> Any:
     a, b = lax.abs(re), lax.abs(im)
     large, small = lax.max(a, b), lax.min(a, b)
     # The ratio is 1 where both are 0 or both are infinite.
-    ratio = where(small == large, 1, small / large)
-    return large * lax.sqrt(1 + ratio * ratio)
+    one = large.dtype.type(1)
+    ratio = where(lax.eq(small, large), one, lax.div(small, large))
+    return lax.mul(large, lax.sqrt(lax.add(one, lax.mul(ratio, ratio))))
 
 
 @on_complex(P.abs_p)
@@ -42,16 +43,21 @@ def ne(a: Complex, b: Complex) -> Any:
 def div(a: Complex, b: Complex) -> Complex:
     """Smith's algorithm: multiply by the conjugate of the denominator, scaled by its larger part."""
     x, y = lax.abs(b.re), lax.abs(b.im)
-    large = where(x >= y, b.re, b.im)
-    zero, infinite = lax.max(x, y) == 0, (x == np.inf) | (y == np.inf)
-    re, im = where(zero | infinite, 1, b.re / large), where(zero | infinite, 0, b.im / large)
-    scale = where(infinite, np.inf, where(zero, large, b.re * re + b.im * im))
-    return Complex((a.re * re + a.im * im) / scale, (a.im * re - a.re * im) / scale)
+    large, zero, inf = where(lax.ge(x, y), b.re, b.im), x.dtype.type(0), x.dtype.type(np.inf)
+    is_zero, is_infinite = lax.eq(lax.max(x, y), zero), lax.bitwise_or(lax.eq(x, inf), lax.eq(y, inf))
+    special = lax.bitwise_or(is_zero, is_infinite)
+    re, im = where(special, 1, lax.div(b.re, large)), where(special, 0, lax.div(b.im, large))
+    scale = where(is_zero, large, lax.add(lax.mul(b.re, re), lax.mul(b.im, im)))
+    scale = where(is_infinite, inf, scale)
+    return Complex(
+        lax.div(lax.add(lax.mul(a.re, re), lax.mul(a.im, im)), scale),
+        lax.div(lax.sub(lax.mul(a.im, re), lax.mul(a.re, im)), scale),
+    )
 
 
-def negative(x: Any) -> Any:
-    """Whether the sign bit is set: also for -0."""
-    return where(x == 0, 1 / x, x) < 0
+def positive(x: Any) -> Any:
+    """Whether the sign bit is clear (not so for -0), and it is no NaN."""
+    return where(x == 0, 1 / x, x) > 0
 
 
 @on_complex(P.sign_p)
@@ -104,7 +110,10 @@ def _extremum(better: Any, a: Complex, b: Complex) -> Complex:
 
 @on_complex(P.clamp_p)
 def clamp(low: Complex, z: Complex, high: Complex) -> Complex:
-    return min_(max_(z, low), high)
+    """Only the real parts are compared."""
+    low_re, low_im, re, im, high_re, high_im = spread(*low, *z, *high)
+    raised = where(low_re >= re, Complex(low_re, low_im), Complex(re, im))
+    return where(raised.re <= high_re, raised, Complex(high_re, high_im))
 
 
 def _reduction(combine: Any, start: float) -> Any:

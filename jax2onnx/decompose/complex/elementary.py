@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend.core import primitives as P
 
 from jax2onnx.compat import primitives
-from jax2onnx.decompose.complex.arithmetic import div, modulus, negative, one_like
+from jax2onnx.decompose.complex.arithmetic import div, modulus, one_like, positive
 from jax2onnx.decompose.complex.pairs import Complex, as_complex, on_complex, spread, where
 from jax2onnx.decompose.complex.structural import mul
 
@@ -30,7 +30,8 @@ def exp2(z: Complex, **_: Any) -> Complex:
 @on_complex(P.expm1_p)
 def expm1(z: Complex, **_: Any) -> Complex:
     half_sine = lax.sin(z.im * 0.5)
-    re = lax.expm1(z.re) * lax.cos(z.im) - 2 * half_sine * half_sine
+    cosine_less_1 = -2 * half_sine * half_sine
+    re = lax.expm1(z.re) * (cosine_less_1 + 1) + cosine_less_1
     return Complex(re, where(z.im == 0, z.im, lax.exp(z.re) * lax.sin(z.im)))
 
 
@@ -78,7 +79,7 @@ def sqrt(z: Complex, **_: Any) -> Complex:
 @on_complex(P.rsqrt_p)
 def rsqrt(z: Complex, **_: Any) -> Complex:
     result = div(one_like(z), _root(z))
-    return Complex(result.re, where(negative(z.im), -result.im, result.im))
+    return Complex(result.re, where(positive(z.im), result.im, -result.im))
 
 
 @on_complex(*primitives("log2"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 
@@ -42,11 +43,11 @@ def partwise(fn: Callable[..., Any], *operands: Any) -> Complex:
 
 
 def where(which: Any, x: Any, y: Any) -> Any:
-    """`x` where the condition holds, `y` elsewhere. One of them may be a Python number, both may be complex."""
+    """`x` where the condition holds, `y` elsewhere. One of them may be a number, both may be complex."""
     if isinstance(x, Complex):
         return Complex(where(which, x.re, y.re), where(which, x.im, y.im))
-    x = lax.full_like(y, x) if isinstance(x, int | float) else x
-    y = lax.full_like(x, y) if isinstance(y, int | float) else y
+    x = lax.full_like(y, x) if isinstance(x, int | float | np.generic) else x
+    y = lax.full_like(x, y) if isinstance(y, int | float | np.generic) else y
     return lax.select(which, x, y)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives as P
 
-from jax2onnx.decompose.complex.arithmetic import div, modulus, negative
+from jax2onnx.decompose.complex.arithmetic import div, modulus, positive
 from jax2onnx.decompose.complex.elementary import log, sqrt
 from jax2onnx.decompose.complex.pairs import Complex, on_complex, partwise, where
 from jax2onnx.decompose.complex.structural import mul
@@ -144,16 +144,16 @@ def acosh(z: Complex, **_: Any) -> Complex:
 def atanh(z: Complex, **_: Any) -> Complex:
     x, y = lax.abs(z.re), lax.abs(z.im)
     size = lax.max(x, y)
-    large = size > 1 / float(np.finfo(x.dtype).eps)
-    x_, y_ = where(large, 1, x), where(large, 1, y)
+    near = size <= 1 / float(np.finfo(x.dtype).eps)
+    x_, y_ = where(near, x, 1), where(near, y, 1)
     re = 0.25 * lax.log1p(4 * x_ / ((1 - x_) * (1 - x_) + y_ * y_))
     im = 0.5 * lax.atan2(2 * y_, (1 - x_) * (1 + x_) - y_ * y_)
     # Far out it is 1 / z, and half a turn.
     share = where(x == np.inf, 0, x / size)
     ratio = where(size == np.inf, 0, lax.min(x, y) / size)
     far = share / (1 + ratio * ratio) / size
-    re, im = where(large, far, re), where(large, 0.5 * math.pi, im)
-    return Complex(where(z.re < 0, -re, re), where(negative(z.im), -im, im))
+    re, im = where(near, re, far), where(near, im, 0.5 * math.pi)
+    return Complex(where(z.re < 0, -re, re), where(positive(z.im), im, -im))
 
 
 @on_complex(P.atan_p)
