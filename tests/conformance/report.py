@@ -143,6 +143,8 @@ def _general(reason: str) -> str:
     place = re.search(r" \[[\w/]+\.py:\d+ in \w+\]$", text)  # where the exporter failed is worth keeping as it is
     text, where = (text[: place.start()], place[0]) if place else (text, "")
     text = re.sub(r"\w+: \[ONNXRuntimeError\] : \d+ : (\w+) :", r"\1:", text)
+    text = re.sub(r"\[ShapeInferenceError\] (?:Inference error\(s\): )?", "", text)
+    text = re.sub(r"\(op_type:(\w+)(?:, node name: [^)]*)?\)", r"\1", text)
     text = re.sub(r"[\w/.-]*/([\w-]+\.py):\d+", r"\1", text)
     text = re.sub(r"[(\[][-\d, ]*[)\]]", "(…)", text)
     text = re.sub(r"(?<![\w.])[-+]?(\d+(\.\d+)?(e[-+]?\d+)?|nan|inf)j?(?![\w])", "#", text)
