@@ -336,7 +336,7 @@ DIGAMMA_OF_ZERO = np.nan if jax.__version_info__ < (0, 11) else -np.inf
 
 
 def special_definitions() -> dict[core.Primitive, Callable[..., Any]]:
-    """JAX's own definitions of special functions, which iterate until they converge. They take the operands and `dtype`."""
+    """JAX's own definitions of special functions, which iterate until they converge: of the operands and `dtype`."""
     return {
         special.igamma_p: special.igamma_impl,
         special.igammac_p: special.igammac_impl,

@@ -69,7 +69,7 @@ def onnx_function(
     def decorate(target: Any) -> Any:
         mark = Marked(namespace or DEFAULT_NAMESPACE, name or type or target.__name__, unique)
         if inspect.isclass(target):
-            target.__call__ = marked(target.__call__, mark)
+            setattr(target, "__call__", marked(target.__call__, mark))  # noqa: B010  (mypy knows no other way)
             return target
         return marked(target, mark)
 

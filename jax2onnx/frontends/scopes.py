@@ -14,7 +14,7 @@ def scoped(module: Any, name: str) -> None:
 
 
 @functools.cache
-def _scoped_class(kind: type, name: str) -> type:
+def _scoped_class(kind: Any, name: str) -> type:
     """A subclass of `kind`, called in a scope. One for all exports: JAX keeps each class that is a pytree for ever."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

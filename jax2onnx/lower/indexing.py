@@ -139,7 +139,7 @@ def locate(g: Builder, w: Windows, indices: Val, *, check: bool, along: bool = F
     components = [w.starts.index(a) for a in w.moving]
     if indices.const is not None and (known := _locate_known(indices.const, bounds)) is not None:
         clamped, inside = known
-        valid = inside.all(-1)
+        valid = np.asarray(inside.all(-1))
         starts = np.array(clamped[..., components[0] if along else components])
         return starts, None if valid.all() or not check else valid
     index = indices
