@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax2onnx import compat
 from jax2onnx.decompose import (  # noqa: F401  (each registers its decompositions)
     bits,
+    collective,
     conv,
     cumulative,
     hijax,
