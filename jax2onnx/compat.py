@@ -219,9 +219,10 @@ def map_sub_jaxprs(fn: Callable[[ClosedJaxpr], ClosedJaxpr], params: dict[str, A
             if new is not closed:
                 changed[name] = new
         elif isinstance(value, tuple) and value and isinstance(value[0], ClosedJaxpr):
-            branches = tuple(map(fn, value))
+            branches = [fn(item) if isinstance(item, ClosedJaxpr) else item for item in value]
             if any(a is not b for a, b in zip(branches, value, strict=True)):
-                changed[name] = branches
+                # The solvers of custom_linear_solve, not all of which need be there, are a named tuple.
+                changed[name] = tuple(branches) if type(value) is tuple else type(value)(*branches)
     return {**params, **changed} if changed else None
 
 
