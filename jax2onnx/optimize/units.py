@@ -149,7 +149,7 @@ def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _inner_operand(r: Rewriter, operand: ir.Value | None, outer: Dims, inner: Dims) -> ir.Value | None:
-    if operand is None or scalar(operand) is not None:
+    if operand is None or (scalar(operand) is not None and len(dims(operand)) <= len(inner)):
         return operand
     x = unit_reshape(operand)
     if x is not None and dims(operand) == outer and dims(x) == inner:
@@ -166,7 +166,7 @@ def _inner_operand(r: Rewriter, operand: ir.Value | None, outer: Dims, inner: Di
     if _without_leading_ones(tuple(new)) == _without_leading_ones(dims(operand)) and len(dims(operand)) <= len(inner):
         return operand
     known = constant(operand)
-    return r.const(known.reshape(new)) if known is not None and known.nbytes <= 1 << 16 else None  # type: ignore[arg-type]
+    return r.moved(known.reshape(new), operand) if known is not None and known.nbytes <= 1 << 16 else None  # type: ignore[arg-type]
 
 
 def _without_leading_ones(shape: Dims) -> Dims:
@@ -193,7 +193,7 @@ def lower_rank(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if len(own) < len(dims(value)):
             known = constant(value)
             assert known is not None
-            value = r.const(known.reshape(own))  # type: ignore[arg-type]
+            value = r.moved(known.reshape(own), value)  # type: ignore[arg-type]
         operands.append(value)
     return _reshaped(r, r.op(node.op_type, *operands, like=y, shape=shape), y)
 
