@@ -15,6 +15,7 @@ from jax2onnx.optimize import (
     convolution,
     fold,
     indices,
+    intervals,
     layout,
     matmul,
     normalization,
@@ -26,7 +27,7 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
-TIDY = [simplify.RULES, fold.RULES, indices.RULES, normalization.MEANS]
+TIDY = [simplify.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
 MOVE = [units.RULES, layout.RULES, matmul.RULES]
 RECOGNISE = [softmax.RULES, normalization.RULES, activations.RULES, convolution.RULES]
 MAX_ROUNDS = 4

@@ -127,8 +127,8 @@ class _Scan:
         elif len(inputs[0].shape) == rank:
             stack = stacks[0]
         else:
-            axis = self.constant_of(np.asarray([1]))
-            stack = self._emit(node, "Unsqueeze" if rank else "Squeeze", [stacks[0], axis], [length, *result.shape])
+            target = self.constant_of(np.asarray([-1] + [1] * rank, np.int64))
+            stack = self._emit(node, "Reshape", [stacks[0], target], [length, *result.shape])
         return stack, directions.pop()
 
     def _emit(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], shape: Sequence[Any]) -> ir.Value:
@@ -162,8 +162,8 @@ class _Scan:
 
 
 def _is_number(value: ir.Value) -> bool:
-    """Is this a scalar, or a vector of one element?"""
-    return value.shape is not None and list(value.shape) in ([], [1])
+    """Is this a scalar, or an array of one element?"""
+    return value.shape is not None and all(isinstance(d, int) and d == 1 for d in value.shape)
 
 
 def _same_at_each_step(number: ir.Value, whole: ir.Value) -> np.ndarray | None:

@@ -1,0 +1,153 @@
+"""What integers can be: an index that is known to be in range needs no clipping and no test.
+
+Bounds come from known arrays, from Range and Clip, and go through integer arithmetic that cannot overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, producer, scalar
+
+RULES = RuleSet()
+
+Interval = tuple[int, int]
+"""The least and the greatest value that an element may have."""
+
+MAX_DEPTH = 8
+"""How many nodes back bounds are looked for."""
+
+MAX_SIZE = 100_000
+"""Larger arrays are not searched for their extremes."""
+
+LIMITS = {
+    ir.DataType.from_numpy(np.dtype(name)): np.iinfo(name)
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+}
+SAME_VALUES = {"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Gather", "Identity", "Cast"}
+
+
+def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
+    """Between which integers all elements of a value are, if that is known."""
+    if value is None or value.dtype not in LIMITS:
+        return None
+    if value.const_value is not None:
+        array = value.const_value.numpy() if 0 < value.const_value.size <= MAX_SIZE else None
+        return None if array is None else (int(array.min()), int(array.max()))
+    node = value.producer()
+    if node is None or depth == 0:
+        return None
+    if node.op_type == "Range":
+        start, limit, step = map(scalar, node.inputs)
+        if start is None or limit is None or step is None or len(range(int(start), int(limit), int(step))) == 0:
+            return None
+        steps = range(int(start), int(limit), int(step))
+        return min(steps[0], steps[-1]), max(steps[0], steps[-1])
+    if node.op_type in SAME_VALUES:
+        found = bounds(node.inputs[0], depth - 1)
+    elif node.op_type in ARITHMETIC:
+        operands = node.inputs[1:] if node.op_type == "Where" else node.inputs
+        known = [bounds(v, depth - 1) for v in operands]
+        found = ARITHMETIC[node.op_type](*known) if known and all(known) else None
+    elif node.op_type == "Clip" and len(node.inputs) == 3:
+        low, high = scalar(node.inputs[1]), scalar(node.inputs[2])
+        if low is None or high is None:
+            return None
+        least, greatest = bounds(node.inputs[0], depth - 1) or (int(low), int(high))
+        found = min(max(least, int(low)), int(high)), min(max(greatest, int(low)), int(high))
+    elif node.op_type == "Mod" and not attribute(node, "fmod", 0):
+        divisor = scalar(node.inputs[1])
+        found = None if divisor is None or divisor <= 0 else (0, int(divisor) - 1)
+    else:
+        return None
+    limits = LIMITS[value.dtype]  # type: ignore[index]
+    return found if found is not None and limits.min <= found[0] and found[1] <= limits.max else None
+
+
+def _corners(combine: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    def interval(a: Interval, b: Interval) -> Interval:
+        results = [combine(x, y) for x in a for y in b]
+        return min(results), max(results)
+
+    return interval
+
+
+ARITHMETIC: dict[str, Callable[..., Interval]] = {
+    "Add": _corners(lambda x, y: x + y),
+    "Sub": _corners(lambda x, y: x - y),
+    "Mul": _corners(lambda x, y: x * y),
+    "Neg": lambda a: (-a[1], -a[0]),
+    "Min": lambda *xs: (min(x[0] for x in xs), min(x[1] for x in xs)),
+    "Max": lambda *xs: (max(x[0] for x in xs), max(x[1] for x in xs)),
+    "Where": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
+}
+
+
+@RULES.rewrites("Clip")
+def clip_what_is_in_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Clip(x, low, high) = x if x is known to be in between."""
+    known, low, high = bounds(node.inputs[0]), scalar(node.inputs[1]), scalar(node.inputs[2])
+    if known is None or low is None or high is None:
+        return None
+    return node.inputs[0] if low <= known[0] and known[1] <= high else None
+
+
+# For each comparison: when it always holds, and when it never does.
+COMPARISONS: dict[str, tuple[Callable[..., bool], Callable[..., bool]]] = {
+    "Less": (lambda a, b: a[1] < b[0], lambda a, b: a[0] >= b[1]),
+    "LessOrEqual": (lambda a, b: a[1] <= b[0], lambda a, b: a[0] > b[1]),
+    "Greater": (lambda a, b: a[0] > b[1], lambda a, b: a[1] <= b[0]),
+    "GreaterOrEqual": (lambda a, b: a[0] >= b[1], lambda a, b: a[1] < b[0]),
+    "Equal": (lambda a, b: a[0] == a[1] == b[0] == b[1], lambda a, b: a[1] < b[0] or b[1] < a[0]),
+}
+
+
+@RULES.rewrites(*COMPARISONS)
+def compare_known_ranges(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A comparison whose outcome follows from the ranges of its operands, or of an integer with itself."""
+    a, b = node.inputs
+    y = node.outputs[0]
+    if a is b and a is not None and a.dtype is not None and a.dtype.is_integer():
+        outcome = node.op_type in ("Equal", "LessOrEqual", "GreaterOrEqual")
+    else:
+        left, right = bounds(a), bounds(b)
+        if left is None or right is None:
+            return None
+        always, never = COMPARISONS[node.op_type]
+        if not always(left, right) and not never(left, right):
+            return None
+        outcome = always(left, right)
+    shape = dims(y)
+    known: Any = r.const(outcome, bool)
+    if not shape:
+        return known
+    if not all(isinstance(d, int) for d in shape):
+        return None
+    return r.op("Expand", known, r.const(shape, np.int64), like=y)
+
+
+@RULES.rewrites("Compress")
+def keep_all(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A Compress that drops nothing."""
+    kept = constant(node.inputs[1])
+    if kept is None or "axis" not in node.attributes or not kept.all():
+        return None
+    x = node.inputs[0]
+    assert x is not None
+    return x if dims(x)[attribute(node, "axis")] == len(kept) else None
+
+
+@RULES.rewrites("Where")
+def where_one_number_is_the_condition(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A condition that is one known number, expanded to its shape."""
+    condition = producer(node.inputs[0], "Expand")
+    number = None if condition is None else scalar(condition.inputs[0])
+    if number is None:
+        return None
+    chosen = node.inputs[1 if number else 2]
+    assert chosen is not None
+    return chosen if dims(chosen) == dims(node.outputs[0]) else None
