@@ -10,7 +10,8 @@ import jax
 
 def scoped(module: Any, name: str) -> None:
     """Let the calls of `module`, which nobody else has, run in the named scope `name`."""
-    object.__setattr__(module, "__class__", _scoped_class(type(module), name))
+    kind: Any = type(module)
+    object.__setattr__(module, "__class__", _scoped_class(kind, name))
 
 
 @functools.cache
