@@ -22,7 +22,9 @@ from jax.extend.source_info_util import user_context
 from jax2onnx.compat import CALL_PRIMITIVES, callee, scan_layout, scan_with_layout, source_line, trace_flat
 from jax2onnx.errors import UnsupportedError
 
-Atom = Var | Literal
+Atom = Any  # a Var or a Literal
+Parts = tuple[Atom, ...]
+Env = dict[Var, Parts]
 
 
 class Representation(NamedTuple):
@@ -84,7 +86,7 @@ class _Rewriter:
         if not self.contains(closed):
             return closed
         rep, jaxpr = self.rep, closed.jaxpr
-        env: dict[Var, tuple[Atom, ...]] = {}
+        env: Env = {}
         eqns: list[JaxprEqn] = []
 
         def enter(v: Var) -> Var:
@@ -115,7 +117,7 @@ class _Rewriter:
         if id(jaxpr) not in self.bodies:
             closed = isinstance(jaxpr, ClosedJaxpr)
             inner, values = (jaxpr.jaxpr, jaxpr.consts) if closed else (jaxpr, ())
-            env: dict[Var, tuple[Atom, ...]] = {}
+            env: Env = {}
             constvars = [part for v in inner.constvars for part in self.fresh(env, v)]
             consts = [part for v, c in zip(inner.constvars, values, strict=True) for part in self.split(c, v.aval)]
             invars = [part for v in inner.invars for part in self.fresh(env, v)]
@@ -126,7 +128,7 @@ class _Rewriter:
             self.bodies[id(jaxpr)] = jaxpr, ClosedJaxpr(new, consts) if closed else new
         return self.bodies[id(jaxpr)][1]
 
-    def fresh(self, env: dict[Var, tuple[Atom, ...]], v: Var) -> tuple[Atom, ...]:
+    def fresh(self, env: Env, v: Var) -> Parts:
         """The variables for the parts of a binder."""
         parts = self.rep.parts_of(v.aval)
         env[v] = (v,) if parts is None else tuple(Var(aval) for aval in parts)
@@ -135,14 +137,14 @@ class _Rewriter:
     def split(self, value: Any, aval: Any) -> tuple:
         return (value,) if self.rep.parts_of(aval) is None else self.rep.split(value, aval)
 
-    def read(self, env: dict[Var, tuple[Atom, ...]], v: Atom) -> tuple[Atom, ...]:
+    def read(self, env: Env, v: Atom) -> Parts:
         """The atoms for the parts of a value."""
         if isinstance(v, Var):
             return env.get(v, (v,))
         parts = self.rep.parts_of(v.aval)
         return (v,) if parts is None else tuple(map(Literal, self.rep.split(v.val, v.aval), parts))
 
-    def eqns(self, eqns: Iterable[JaxprEqn], env: dict[Var, tuple[Atom, ...]]) -> list[JaxprEqn]:
+    def eqns(self, eqns: Iterable[JaxprEqn], env: Env) -> list[JaxprEqn]:
         """The rewritten equations; adds to `env` the parts of what they define."""
         new: list[JaxprEqn] = []
         for touched, run in groupby(eqns, self.touched):
@@ -155,7 +157,7 @@ class _Rewriter:
                 new.append(eqn if same else eqn.replace(invars=invars))
         return new
 
-    def run(self, run: Sequence[JaxprEqn], env: dict[Var, tuple[Atom, ...]], new: list[JaxprEqn]) -> None:
+    def run(self, run: Sequence[JaxprEqn], env: Env, new: list[JaxprEqn]) -> None:
         """Trace a run of touched equations with the rules in place of the primitives."""
         defined = [v for eqn in run for v in eqn.outvars if not isinstance(v, DropVar)]
         local = set(defined)
@@ -207,7 +209,7 @@ class _Rewriter:
         rest = iter(arrays)
         return [self.held([next(rest) for _ in self.rep.parts_of(v.aval) or (v,)], v.aval) for v in outvars]
 
-    def trace(self, fn: Callable, atoms: Sequence[Atom], new: list[JaxprEqn]) -> tuple[Atom, ...]:
+    def trace(self, fn: Callable, atoms: Sequence[Atom], new: list[JaxprEqn]) -> Parts:
         """Append the equations of `fn` applied to `atoms` to `new`, and return its results."""
         closed = trace_flat(fn, [atom.aval for atom in atoms])
         jaxpr = closed.jaxpr

@@ -1,4 +1,4 @@
-"""Functions of complex numbers where it hurts: near zeros and poles, on branch cuts, for huge and infinite arguments."""
+"""Functions of complex numbers where it hurts: near zeros and poles, on branch cuts, for huge arguments."""
 
 import itertools
 

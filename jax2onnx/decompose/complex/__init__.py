@@ -19,7 +19,10 @@ from jax2onnx.decompose.complex import arithmetic, elementary, structural, trigo
 from jax2onnx.decompose.complex.pairs import RULES, Complex
 from jax2onnx.decompose.representation import Representation, eliminate
 
-_REAL = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.float64)}
+_REAL: dict[Any, np.dtype] = {
+    np.dtype(np.complex64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.float64),
+}
 
 
 def eliminate_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
