@@ -74,5 +74,5 @@ def _normalised(v: Array, w: Array, is_real: bool) -> Array:
     v = v * (jnp.conj(largest) / abs(largest))
     if is_real:
         v = jnp.where(jnp.imag(w) == 0, jnp.real(v).astype(v.dtype), v)
-        v = jnp.where(jnp.imag(w) < 0, jnp.conj(jnp.roll(v, 1, axis=1)), v)
-    return v / jnp.sqrt(jnp.sum(square_magnitude(v), axis=0)).astype(v.dtype)
+    v = v / jnp.sqrt(jnp.sum(square_magnitude(v), axis=0)).astype(v.dtype)
+    return jnp.where(jnp.imag(w) < 0, jnp.conj(jnp.roll(v, 1, axis=1)), v) if is_real else v
