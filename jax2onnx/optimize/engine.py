@@ -205,6 +205,10 @@ class Rewriter:
         array = np.asarray(array, dtype)
         return self.tensor(ir.tensor(array), key=(array.dtype, array.shape, array.tobytes()), name=name)
 
+    def moved(self, array: np.ndarray, source: ir.Value | None) -> ir.Value:
+        """The content of `source` in another shape or order, as an initializer under its name."""
+        return self.const(array, name=source.meta.get(NAME) if source is not None else None)
+
     def tensor(self, tensor: ir.TensorProtocol, key: Any = None, name: str | None = None) -> ir.Value:
         """A tensor as an initializer of the main graph; `key` says which tensors are equal."""
         assert self._node is not None

@@ -93,7 +93,7 @@ def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
     shape = tuple(int(d) for d in y.shape)  # type: ignore[arg-type]
     is_move = node.op_type in MOVES
     if math.prod(shape) * y.dtype.itemsize > SMALL:
-        return _fold_later(r, node, tensors, shape) if is_move else None
+        return _fold_later(r, node, tensors, shape) if is_move and not _stays(node.inputs[0]) else None
     if node.op_type == "Cast" and _is_lossy(tensors[0], y.dtype):
         return None
     if node.op_type in EXACT_ON_INTEGERS and y.dtype.is_floating_point():
@@ -103,6 +103,11 @@ def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
         result = rule(node, *(t.numpy() for t in tensors))  # type: ignore[union-attr]
     name = node.inputs[0].meta.get(NAME) if is_move and node.inputs[0] is not None else None
     return r.const(np.asarray(result, y.dtype.numpy()).reshape(shape), name=name)
+
+
+def _stays(weight: ir.Value | None) -> bool:
+    """Is a weight also used as it is? Then it would be stored twice (an embedding that is the last layer too, say)."""
+    return weight is not None and any(use.node.op_type not in MOVES for use in weight.uses())
 
 
 def _is_lossy(tensor: Any, to: ir.DataType) -> bool:

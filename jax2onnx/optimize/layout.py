@@ -95,7 +95,7 @@ def _follow(r: Rewriter, operand: ir.Value | None, perm: list[int]) -> ir.Value 
         turned = known.reshape([int(d) for d in shape]).transpose(back)
         while turned.ndim > 1 and len(turned) == 1:
             turned = turned[0]
-        return r.const(turned)
+        return r.moved(turned, operand)
     # A factor per image and channel, as in squeeze-and-excite: transposing it costs nothing.
     if len(dims(operand)) == len(perm) and all(d == 1 for d in shape[1:-1]):
         return r.op("Transpose", operand, like=operand, shape=_permuted(shape, back), perm=back)

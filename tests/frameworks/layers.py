@@ -61,6 +61,8 @@ def fill(specs: Any) -> Any:
     random = np.random.default_rng(1)
 
     def content(spec: Any) -> Any:
+        if not isinstance(spec, jax.ShapeDtypeStruct):
+            return spec  # an activation function, say
         if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
             return jax.random.key(7) if spec.shape == () else jax.random.split(jax.random.key(7), spec.shape)
         if not jax.numpy.issubdtype(spec.dtype, np.floating):
