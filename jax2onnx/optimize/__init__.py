@@ -29,7 +29,7 @@ from jax2onnx.optimize.steps import take_out_step_arithmetic
 
 TIDY = [simplify.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
 MOVE = [units.RULES, layout.RULES, matmul.RULES]
-RECOGNISE = [softmax.RULES, normalization.RULES, activations.RULES, convolution.RULES]
+RECOGNISE = [indices.PICK, softmax.RULES, normalization.RULES, activations.RULES, convolution.RULES]
 MAX_ROUNDS = 4
 """One rule's result may be what another looks for, further away than the rewriter revisits."""
 

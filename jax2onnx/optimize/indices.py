@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, dims, integers, producer, scalar
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    attribute,
+    axes_of,
+    dims,
+    integers,
+    only_user,
+    producer,
+    scalar,
+)
 
 RULES = RuleSet()
 
@@ -99,3 +110,23 @@ def pick_from_concatenation(r: Rewriter, node: ir.Node) -> ir.Value | None:
             return part
         first += size
     return None
+
+
+PICK = RuleSet()
+
+
+@PICK.rewrites("Squeeze")
+def pick_one(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """One element of an axis, cut out and without the axis: a Gather."""
+    cut = producer(node.inputs[0], "Slice")
+    if cut is None or only_user(cut.outputs[0]) != node:
+        return None
+    starts, axes, squeezed = integers(cut.inputs[1]), integers(cut.inputs[3]), axes_of(node)
+    if starts is None or axes is None or squeezed is None or len(axes) != 1 or len(squeezed) != 1:
+        return None
+    rank = len(dims(cut.outputs[0]))
+    axis = axes[0] % rank
+    size = dims(cut.inputs[0])[axis]  # type: ignore[arg-type]
+    if squeezed[0] % rank != axis or not (isinstance(size, int) and -size <= starts[0] < size):
+        return None
+    return r.op("Gather", cut.inputs[0], r.const(starts[0], np.int64), like=node.outputs[0], axis=axis)

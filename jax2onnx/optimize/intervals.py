@@ -151,3 +151,23 @@ def where_one_number_is_the_condition(r: Rewriter, node: ir.Node) -> ir.Value | 
     chosen = node.inputs[1 if number else 2]
     assert chosen is not None
     return chosen if dims(chosen) == dims(node.outputs[0]) else None
+
+
+@RULES.rewrites("GreaterOrEqual", "Less")
+def compare_before_clipping(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Whether x is k or more does not change if x is clipped to a range around k, as the number of a branch is."""
+    x, y, k = node.inputs[0], node.outputs[0], scalar(node.inputs[1])
+    clip = producer(x, "Clip", "Max", "Min")
+    if clip is None or k is None or x is None or x.dtype not in LIMITS or len(clip.inputs) < 2:
+        return None
+    if clip.op_type == "Clip":
+        low, high = bounds(clip.inputs[1]), bounds(clip.inputs[2] if len(clip.inputs) > 2 else None)
+        is_neutral = low is not None and high is not None and low[1] < k <= high[0]
+        source = clip.inputs[0]
+    else:
+        source = next((v for v in clip.inputs if scalar(v) is None), None)
+        ends = [scalar(v) for v in clip.inputs if v is not source]
+        is_neutral = None not in ends and all(end < k if clip.op_type == "Max" else end >= k for end in ends)
+    if not is_neutral or source is None or dims(source) != dims(y):
+        return None
+    return r.op(node.op_type, source, node.inputs[1], like=y)
