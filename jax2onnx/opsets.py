@@ -26,7 +26,7 @@ def check(opset: int) -> None:
         raise InputError(f"opset is {opset!r}; it must be a whole number from {OLDEST} to {newest()}.")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def ir_version(opset: int) -> int:
     """The lowest IR version that fits `opset`, so that older runtimes can load the model."""
     return helper.find_min_ir_version_for([helper.make_opsetid("", opset)])

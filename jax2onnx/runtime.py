@@ -13,16 +13,16 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from jax2onnx.boundary import at_boundary as at_boundary
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 _ERRORS_ONLY = 3  # onnxruntime's log severities: verbose, info, warning, error, fatal
 
