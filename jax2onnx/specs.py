@@ -8,7 +8,8 @@ An input is one of
 - a `jax.ShapeDtypeStruct`, whose shape may contain strings;
 - a shape: a tuple or list of ints, strings, `jax.export` dimensions and None (a dimension without a name);
 - a string in JAX's notation: "f32[B,128]", "bf16[]", "key<fry>[]";
-- a pytree of those. A tuple that can be read as a shape is a shape; `()` is the shape of a scalar.
+- a pytree of those. A tuple that can be read as a shape is a shape; `()` is the shape of a scalar, but in a pytree with
+  arrays (the state of an optimizer, say) it is a structure without any.
 
 Equal names are one dimension wherever they appear, also next to the caller's own symbolic dimensions.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -48,7 +49,7 @@ def input_specs(
     """
     if isinstance(inputs, (str, dict, jax.Array, np.ndarray, jax.ShapeDtypeStruct)) or not isinstance(inputs, Sequence):
         raise InputError(f"inputs is a list or tuple with one entry per argument, not {_describe(inputs)}.")
-    entries = [tree_util.tree_flatten_with_path(entry, is_leaf=_is_shape) for entry in inputs]
+    entries = [tree_util.tree_flatten_with_path(entry, is_leaf=_shapes_in(entry)) for entry in inputs]
     leaves = [
         [_Leaf(f"inputs[{i}]{tree_util.keystr(path)}", leaf, default_dtype) for path, leaf in found]
         for i, (found, _) in enumerate(entries)
@@ -70,7 +71,7 @@ def needs_x64(specs: Any) -> bool:
 
 def input_leaves(inputs: Sequence[Any]) -> list[Any]:
     """What the caller gave for each of the arrays in `input_specs(inputs)`."""
-    return [leaf for entry in inputs for leaf in tree_util.tree_leaves(entry, is_leaf=_is_shape)]
+    return [leaf for entry in inputs for leaf in tree_util.tree_leaves(entry, is_leaf=_shapes_in(entry))]
 
 
 def is_value(leaf: Any) -> bool:
@@ -177,6 +178,13 @@ def _is_shape(value: Any) -> bool:
         or is_symbolic_dim(dim)
         for dim in value
     )
+
+
+def _shapes_in(entry: Any) -> Callable[[Any], bool]:
+    """What is a shape in one entry of the inputs."""
+    if any(isinstance(leaf, (*_ARRAYS, jax.ShapeDtypeStruct)) for leaf in tree_util.tree_leaves(entry)):
+        return lambda value: _is_shape(value) and len(value) > 0
+    return _is_shape
 
 
 def _common_scope(leaves: list[_Leaf], constraints: Iterable[str]) -> SymbolicScope:

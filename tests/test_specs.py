@@ -72,6 +72,7 @@ class Batch:
         (("f32[2]", "i8[B]"), ("float32[2]", "int8[B]")),
         (Pair((2,), ()), Pair("float32[2]", "float32[]")),
         (Empty(), Empty()),
+        ((np.ones(2, np.float32), (), {"b": ()}), ("float32[2]", (), {"b": ()})),  # arrays, not shapes
         ([], []),
         (None, None),
         (Batch(("B",), "bool[B]"), Batch("float32[B]", "bool[B]")),
