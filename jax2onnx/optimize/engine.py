@@ -11,6 +11,7 @@ those whose surroundings changed, until nothing applies: the cost is linear in t
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -22,6 +23,11 @@ from jax2onnx.naming import NAME
 
 Rule = Callable[["Rewriter", ir.Node], Any]
 Dims = tuple[int | str, ...]
+
+log = logging.getLogger("jax2onnx")
+
+REWRITES_PER_NODE = 100
+"""Far more than any graph needs: two rules that undo each other must not make an export hang."""
 
 
 class RuleSet:
@@ -66,11 +72,15 @@ class Rewriter:
                 self._enqueue(node)
                 if graph is not self.model.graph:
                     self._functions.add(id(node.graph))
+        limit = REWRITES_PER_NODE * (len(self._queue) + 100)
         while self._queue:
             node = self._queue.popleft()
             self._queued.discard(node)
             if node.graph is not None:
                 self._visit(node)
+            if self.counts.total() > limit:
+                log.warning("The optimizer does not come to rest: %s. Please report this.", self.counts.most_common(3))
+                break
         return self.counts
 
     def graphs(self) -> list[ir.Graph]:
@@ -93,8 +103,8 @@ class Rewriter:
             if found is None:
                 self._discard_new()
                 continue
-            self.counts[rule.__name__] += 1
             replacements = found if isinstance(found, tuple) else (found,)
+            self.counts[rule.__name__] += 1
             self._replace(node, replacements)
             return
 

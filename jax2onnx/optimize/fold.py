@@ -48,7 +48,6 @@ MOVES: dict[str, Callable[..., np.ndarray]] = {
     "Squeeze": lambda node, x, *_: np.squeeze(x, axes_of(node)),
     "Unsqueeze": lambda node, x, *_: np.expand_dims(x, axes_of(node)),  # type: ignore[arg-type]
     "Slice": _slice,
-    "Identity": lambda node, x: x,
 }
 """Operators that only rearrange: done for weights of any size."""
 
