@@ -39,18 +39,24 @@ def bitcast_convert_type(g: Builder, x: Val, *, new_dtype: Any) -> Val:
     if bit_width(x.dtype) < 16:
         raise UnsupportedError(f"A bitcast of {x.dtype} to {dtype} needs opset {BITCAST_OPSET}; it is {g.opset}.")
     if not is_integer(x.dtype):
-        bits = _call_with_x64(g, functools.partial(_float_to_bits, x.dtype), x)
+        bits = _call_with_x64(g, _float_to_bits, x.dtype, x)
         return reinterpret(g, bits, dtype) if is_integer(dtype) else _from_bits(g, bits, dtype)
     return _from_bits(g, x, dtype)
 
 
 def _from_bits(g: Builder, x: Val, dtype: np.dtype) -> Val:
-    return _call_with_x64(g, functools.partial(_bits_to_float, dtype), reinterpret(g, x, unsigned(dtype)))
+    return _call_with_x64(g, _bits_to_float, dtype, reinterpret(g, x, unsigned(dtype)))
 
 
-def _call_with_x64(g: Builder, fn: Any, x: Val) -> Val:
+def _call_with_x64(g: Builder, fn: Any, dtype: np.dtype, x: Val) -> Val:
     with compat.x64(True):  # the arithmetic is in float64 whatever the program uses
-        return g.call_jax(fn, x)
+        return g.call_jax(_of_dtype(fn, dtype), x)
+
+
+@functools.cache
+def _of_dtype(fn: Any, dtype: np.dtype) -> Any:
+    """`fn` for a dtype, always the same object, so that a session traces it once."""
+    return functools.partial(fn, dtype)
 
 
 def _layout(dtype: np.dtype) -> tuple[int, int, np.dtype]:
