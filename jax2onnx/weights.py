@@ -47,6 +47,6 @@ def _lazy(name: str, spec: Any, loader: Loader) -> ir.TensorProtocol:
         array = np.asarray(loader(name))
         if array.shape != spec.shape:
             raise InputError(f"The weight {name!r} was read with the shape {array.shape}, but is {spec.shape}.")
-        return ir.tensor(np.asarray(array, spec.dtype))
+        return ir.Tensor(np.asarray(array, spec.dtype))
 
     return ir.LazyTensor(read, ir.DataType.from_numpy(np.dtype(spec.dtype)), ir.Shape(spec.shape), name=name)

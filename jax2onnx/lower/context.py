@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import as_attribute
 from jax2onnx.lower import dims as dims_
-from jax2onnx.lower.dtypes import BOOL, INT64, is_float, onnx_dtype, tensor_type
+from jax2onnx.lower.dtypes import BOOL, INT64, is_float, tensor_type
 from jax2onnx.lower.infer import INFER, broadcast
 
 if TYPE_CHECKING:
@@ -141,13 +142,15 @@ class Builder:
         """
         types: Any = INFER[op_type](*args, **attributes) if out is None else out
         many = isinstance(types, list)
-        for name, since in OPERAND_SINCE.items():
-            if name in attributes and self.opset >= since.get(op_type, 99):
-                moved = attributes.pop(name)
-                args = (*args, moved if isinstance(moved, tuple | list) else np.asarray(moved, np.int64))
+        bodies = []
+        if attributes:
+            for name, since in OPERAND_SINCE.items():
+                if name in attributes and self.opset >= since.get(op_type, 99):
+                    moved = attributes.pop(name)
+                    args = (*args, moved if isinstance(moved, tuple | list) else np.asarray(moved, np.int64))
+            bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
         like = next((a.dtype for a in args if isinstance(a, Val)), None)
         operands = [None if a is None else self._operand(a, like) for a in args]
-        bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
         home = self._place(
             [o.home for o in operands if o is not None] + [b.reach for b in bodies], op_type, bodies, stay
         )
@@ -159,7 +162,7 @@ class Builder:
             domain,
             op_type,
             [None if o is None else o.value for o in operands],
-            [_attribute(name, value) for name, value in attributes.items() if value is not None],
+            [as_attribute(name, value) for name, value in attributes.items() if value is not None],
             outputs=[r.value for r in results],
             name=f"{self.scope}/{op_type}" if self.scope else op_type,
             metadata_props=self.session.provenance(self),
@@ -333,23 +336,3 @@ class Builder:
     def call_jax(self, fn: Callable[..., Any], *args: Val) -> Any:
         """Trace a JAX function on values like `args` and lower it here: the escape hatch that keeps rules short."""
         return self.session.call_jax(self, fn, args)
-
-
-def _attribute(name: str, value: Any) -> ir.Attr:
-    if isinstance(value, np.dtype):
-        return ir.AttrInt64(name, int(onnx_dtype(value)))
-    if isinstance(value, bool | int | np.integer):
-        return ir.AttrInt64(name, int(value))
-    if isinstance(value, float):
-        return ir.AttrFloat32(name, value)
-    if isinstance(value, str):
-        return ir.AttrString(name, value)
-    if isinstance(value, ir.Graph):
-        return ir.AttrGraph(name, value)
-    if isinstance(value, np.ndarray):
-        return ir.AttrTensor(name, ir.tensor(value))
-    if value and isinstance(value[0], float):
-        return ir.AttrFloat32s(name, list(value))
-    if value and isinstance(value[0], str):
-        return ir.AttrStrings(name, list(value))
-    return ir.AttrInt64s(name, [int(v) for v in value])

@@ -23,7 +23,14 @@ def is_static(shape: Sequence[Any]) -> bool:
 
 def onnx_shape(shape: Sequence[Any]) -> ir.Shape:
     """The shape that a viewer shows: numbers, expressions such as `B` or `T + 1`, None for what depends on the data."""
+    if all(type(d) is int for d in shape):
+        return _static_shape(tuple(shape))
     return ir.Shape(int(d) if isinstance(d, int | np.integer) else None if d is None else str(d) for d in shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static_shape(shape: tuple[int, ...]) -> ir.Shape:
+    return ir.Shape(shape, frozen=True)
 
 
 def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] | None, bool]:
@@ -37,7 +44,10 @@ def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] |
         d if isinstance(d, int) else 0 if i < len(old) and old[i] is not None and d == old[i] else -1
         for i, d in enumerate(new)
     ]
-    return (operand if operand.count(-1) <= 1 else None), False
+    rests = operand.count(-1)
+    if rests > 1 or (rests and 0 in operand):
+        return None, True  # "the rest" of nothing is not defined: beside a -1, no size may turn out to be 0
+    return operand, False
 
 
 class Dims:

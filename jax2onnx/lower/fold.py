@@ -75,6 +75,15 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
     lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
 }
 
+NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
+    lax.div_p: _plain(np.divide),
+    lax.sqrt_p: _plain(np.sqrt),
+    lax.rsqrt_p: _plain(lambda x: 1 / np.sqrt(x)),
+    lax.square_p: _plain(np.square),
+    lax.abs_p: _plain(np.abs),
+}
+"""The same, correctly rounded (or nearly) only in NumPy's own floating-point types."""
+
 DIMENSIONS = compat.primitives("dim_as_value")
 CALLS = frozenset(compat.CALL_PRIMITIVES)
 
@@ -93,6 +102,8 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
         return None
     arrays = [o.const for o in operands]
     numpy_rule = NUMPY.get(eqn.primitive)
+    if numpy_rule is None and all(a is not None and a.dtype in (np.float32, np.float64) for a in arrays):
+        numpy_rule = NUMPY_ON_FLOATS.get(eqn.primitive)
     if numpy_rule is not None and not any(a.dtype.hasobject for a in arrays if a is not None):
         with np.errstate(all="ignore"):
             results = [numpy_rule(*arrays, **eqn.params)]

@@ -55,10 +55,13 @@ class Session:
         env.update(zip(jaxpr.constvars, consts, strict=True))
         env.update(zip(jaxpr.invars, args, strict=True))
         outer_eqn, outer_scope = g.eqn, g.scope
+        last_stack = None
         for eqn in jaxpr.eqns:
             operands = [self._literal(g, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
-            stack = "/".join(scope_parts(str(eqn.source_info.name_stack)))
-            g.scope = outer_scope if not stack else f"{outer_scope}/{stack}" if outer_scope else stack
+            name_stack = eqn.source_info.name_stack
+            if name_stack is not last_stack:
+                last_stack, stack = name_stack, "/".join(scope_parts(str(name_stack)))
+                g.scope = outer_scope if not stack else f"{outer_scope}/{stack}" if outer_scope else stack
             g.eqn = eqn
             env.update(zip(eqn.outvars, self._lower_equation(g, eqn, operands), strict=True))
         g.eqn, g.scope = outer_eqn, outer_scope
@@ -69,7 +72,13 @@ class Session:
         return self.lower_jaxpr(g, closed.jaxpr, [g.const(compat.as_array(c)) for c in closed.consts], args)
 
     def _literal(self, g: Builder, literal: Any) -> Val:
-        return g.const(np.asarray(literal.val, literal.aval.dtype))
+        value, dtype = literal.val, literal.aval.dtype
+        if type(value) not in (int, float) or value == 0:  # zeros of both signs are equal
+            return g.const(np.asarray(value, dtype))
+        known = g.root.constants.get((value, dtype))
+        if known is None:
+            known = g.root.constants[value, dtype] = g.const(np.asarray(value, dtype))
+        return known
 
     def _lower_equation(self, g: Builder, eqn: Any, operands: list[Val]) -> Sequence[Val]:
         known = fold.evaluate(eqn, operands)
@@ -105,14 +114,14 @@ class Session:
         if root.is_function:
             result = root.op("Constant", value=content, out=(content.shape, content.dtype))
             result.const = content
-            result.value.const_value = ir.tensor(content)
+            result.value.const_value = ir.Tensor(content)
             return result
         name = name or self._names.get(array_key(array))
         value = ir.Value(
             name=self._unique(name or f"const_{len(self.initializers)}"),
             shape=onnx_shape(content.shape),
             type=tensor_type(content.dtype),
-            const_value=ir.tensor(content),
+            const_value=ir.Tensor(content),
         )
         self.initializers.append(value)
         if name:

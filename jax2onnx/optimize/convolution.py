@@ -30,10 +30,15 @@ def _per_channel(value: ir.Value | None, rank: int, channels: int | str) -> np.n
 
 def _convolution(value: ir.Value | None) -> ir.Node | None:
     node = producer(value, *CONVOLUTIONS)
-    if node is None or value is None or only_user(value) is None or constant(node.inputs[1]) is None:
+    if node is None or value is None or only_user(value) is None or not _is_known(node.inputs[1]):
         return None
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     return node if bias is None or constant(bias) is not None else None
+
+
+def _is_known(value: ir.Value | None) -> bool:
+    """Is a value a constant? Its content may be large, and not read yet."""
+    return value is not None and value.const_value is not None
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def _scaled(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.V
     factor = np.ascontiguousarray(scale).reshape([-1 if i == axis else 1 for i in range(rank)])
 
     def read(read_kernel: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
-        return ir.tensor(read_kernel() * factor)
+        return ir.Tensor(read_kernel() * factor)
 
     return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=kernel.meta.get(NAME))
 

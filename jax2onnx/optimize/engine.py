@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import as_attribute
 from jax2onnx.naming import NAME
 
 Rule = Callable[["Rewriter", ir.Node], Any]
@@ -187,10 +188,11 @@ class Rewriter:
             shape=_as_shape(shape) if shape is not None else like.shape if like is not None else None,
             type=ir.TensorType(dtype) if dtype is not None else like.type if like is not None else None,
         )
-        node = ir.node(
+        node = ir.Node(
+            "",
             op_type,
             inputs,
-            {k: v for k, v in attributes.items() if v is not None},
+            [as_attribute(k, v) for k, v in attributes.items() if v is not None],
             outputs=[result],
             name=rename_operator(self._node.name, self._node.op_type, op_type),
             metadata_props=dict(self._node.metadata_props) or None,
@@ -213,7 +215,7 @@ class Rewriter:
     def const(self, array: Any, dtype: Any = None, name: str | None = None) -> ir.Value:
         """A known array as an initializer (a Constant node inside a function)."""
         array = np.asarray(array, dtype)
-        return self.tensor(ir.tensor(array), key=(array.dtype, array.shape, array.tobytes()), name=name)
+        return self.tensor(ir.Tensor(array), key=(array.dtype, array.shape, array.tobytes()), name=name)
 
     def moved(self, array: np.ndarray, source: ir.Value | None) -> ir.Value:
         """The content of `source` in another shape or order, as an initializer under its name."""

