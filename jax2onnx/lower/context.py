@@ -19,6 +19,7 @@ from jax2onnx.attributes import as_attribute
 from jax2onnx.lower import dims as dims_
 from jax2onnx.lower.dtypes import BOOL, INT64, is_float, tensor_type
 from jax2onnx.lower.infer import INFER, broadcast
+from jax2onnx.reshapes import reshape_operand, unit_axes
 
 if TYPE_CHECKING:
     from jax2onnx.lower.session import Session
@@ -45,6 +46,15 @@ OPERAND_SINCE = {
     "axis": {"CumSum": 11, "CumProd": 26},
 }
 
+POINTWISE = frozenset(
+    (
+        "Add Sub Mul Div Mod Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where BitwiseAnd"
+        " BitwiseOr BitwiseXor BitShift Abs Neg Exp Log Sin Cos Tan Tanh Sqrt Reciprocal Floor Ceil Round Sign Erf"
+        " Sigmoid Not BitwiseNot Cast IsNaN IsInf"
+    ).split()
+)
+"""Operators that treat each element alone: what is repeated along an axis need be computed only once."""
+
 _BUILDER = "builder"
 """The key under which a graph remembers its builder."""
 
@@ -55,10 +65,11 @@ SMALL_CONSTANT_BYTES = 1024
 class Val:
     """A value of the ONNX graph with its JAX type.
 
-    `home` is the builder of the graph that it belongs to; `const` is its content if that is known while exporting.
+    `home` is the builder of the graph that it belongs to; `const` is its content if that is known while exporting. If
+    it was made by an Expand, `small` is what was expanded.
     """
 
-    __slots__ = ("const", "dtype", "home", "shape", "value")
+    __slots__ = ("const", "dtype", "home", "shape", "small", "value")
 
     def __init__(
         self,
@@ -73,6 +84,7 @@ class Val:
         self.dtype = dtype
         self.home = home
         self.const = const
+        self.small: Val | None = None
 
     @property
     def rank(self) -> int:
@@ -141,6 +153,10 @@ class Builder:
         go to a graph around this one, unless it has to `stay`.
         """
         types: Any = INFER[op_type](*args, **attributes) if out is None else out
+        if out is None and op_type in POINTWISE and any(isinstance(a, Val) and a.small for a in args):
+            args = tuple(a.small or a if isinstance(a, Val) else a for a in args)
+            if INFER[op_type](*args, **attributes) != types:
+                return self.expand(self.op(op_type, *args, stay=stay, **attributes), types[0])
         many = isinstance(types, list)
         bodies = []
         if attributes:
@@ -250,7 +266,10 @@ class Builder:
         if x.const is not None and x.const.size <= 64:
             return self.const(x.const.reshape(shape), self.session.name_of(x))
         operand: Any
-        operand, allow_zero = dims_.reshape_operand(x.shape, shape)
+        operand, allow_zero = reshape_operand(x.shape, shape)
+        if operand is None and (units := unit_axes(x.shape, shape)) is not None:
+            removed, added = units
+            return self.unsqueeze(self.squeeze(x, removed), added)
         if operand is None:
             operand = self.shape_of(shape)
         else:
@@ -260,21 +279,42 @@ class Builder:
     def expand(self, x: Val, shape: Sequence[Any]) -> Val:
         """`x` broadcast to `shape` by ONNX's rules (axes are aligned at the end)."""
         shape = tuple(shape)
-        return x if shape == x.shape else self.Expand(x, shape)
+        if shape == x.shape:
+            return x
+        small = x.small or x
+        result = self.Expand(small, shape)
+        result.small = small
+        return result
 
     def transpose(self, x: Val, perm: Sequence[int]) -> Val:
         """`x` with its axes permuted."""
         if list(perm) == sorted(perm):
             return x
+        if x.small:
+            return self.expand(self.transpose(self._small(x), perm), [x.shape[i] for i in perm])
         return self.Transpose(x, perm=tuple(perm))
 
     def squeeze(self, x: Val, axes: Sequence[int]) -> Val:
         """`x` without the size-1 `axes`."""
-        return self.Squeeze(x, axes=tuple(axes)) if axes else x
+        if not axes:
+            return x
+        if x.small:
+            return self.expand(self.squeeze(self._small(x), axes), INFER["Squeeze"](x, axes=axes)[0])
+        return self.Squeeze(x, axes=tuple(axes))
 
     def unsqueeze(self, x: Val, axes: Sequence[int]) -> Val:
         """`x` with size-1 axes inserted, so that they are at `axes` of the result."""
-        return self.Unsqueeze(x, axes=tuple(axes)) if axes else x
+        if not axes:
+            return x
+        if x.small:
+            small = self.unsqueeze(self._small(x), axes) if x.small.rank else x.small
+            return self.expand(small, INFER["Unsqueeze"](x, axes=axes)[0])
+        return self.Unsqueeze(x, axes=tuple(axes))
+
+    def _small(self, x: Val) -> Val:
+        """What `x` is expanded from, with as many axes."""
+        assert x.small is not None
+        return self.unsqueeze(x.small, range(x.rank - x.small.rank))
 
     def slice_axis(self, x: Val, axis: int, start: Any, end: Any, step: int = 1) -> Val:
         """`x[..., start:end:step, ...]` along one axis, with 0 <= start <= end <= size."""

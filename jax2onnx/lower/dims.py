@@ -33,23 +33,6 @@ def _static_shape(shape: tuple[int, ...]) -> ir.Shape:
     return ir.Shape(shape, frozen=True)
 
 
-def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] | None, bool]:
-    """The shape operand of a Reshape if it can be a constant (with 0 for "as it was", -1 for "the rest"), and whether a
-    0 in it means a size of zero. None where the shape has to be computed."""
-    if is_static(new):
-        return list(new), 0 in new
-    if 0 in [d for d in new if isinstance(d, int)]:
-        return None, True  # Reshape cannot have both meanings of 0
-    operand = [
-        d if isinstance(d, int) else 0 if i < len(old) and old[i] is not None and d == old[i] else -1
-        for i, d in enumerate(new)
-    ]
-    rests = operand.count(-1)
-    if rests > 1 or (rests and 0 in operand):
-        return None, True  # "the rest" of nothing is not defined: beside a -1, no size may turn out to be 0
-    return operand, False
-
-
 class Dims:
     """The dimension variables of one graph or function, where to read them, and the expressions built so far."""
 

@@ -17,6 +17,7 @@ from jax2onnx.optimize import (
     indices,
     intervals,
     layout,
+    masks,
     matmul,
     normalization,
     simplify,
@@ -29,7 +30,14 @@ from jax2onnx.optimize.steps import take_out_step_arithmetic
 
 TIDY = [simplify.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
 MOVE = [units.RULES, layout.RULES, matmul.RULES]
-RECOGNISE = [indices.PICK, softmax.RULES, normalization.RULES, activations.RULES, convolution.RULES]
+RECOGNISE = [
+    indices.PICK,
+    masks.RULES,
+    softmax.RULES,
+    normalization.RULES,
+    activations.RULES,
+    convolution.RULES,
+]
 MAX_ROUNDS = 4
 """One rule's result may be what another looks for, further away than the rewriter revisits."""
 

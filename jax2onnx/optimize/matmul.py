@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, only_user, producer
-from jax2onnx.optimize.simplify import constant_shape, reshape
+from jax2onnx.optimize.simplify import reshaped
+from jax2onnx.reshapes import reshape_operand
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -99,11 +100,8 @@ def add_bias_before_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
             shape = shape[1:]
         if shape != tail or math.prod(shape) != dims(x)[-1]:
             continue
-        target = constant_shape(dims(x), dims(outer))
-        if target is None:
-            continue
         total = r.op("Add", x, r.const(known.reshape(-1)), like=x)
-        return reshape(r, total, node.outputs[0], target)
+        return reshaped(r, total, node.outputs[0])
     return None
 
 
@@ -142,16 +140,11 @@ def reshape_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | N
     if any(dims(part)[-1] != heads * size for part in parts):
         return None
     whole = (*dims(x)[:-1], heads * len(parts), size)
-    target = constant_shape(dims(x), whole)
+    target, _ = reshape_operand(dims(x), whole)
     if target is None:
         return None
     wide = r.op("Reshape", x, r.const(target, np.int64), like=x, shape=whole)
     pieces = r.split(wide, [heads] * len(parts), axis=rank - 1)
     # The reshapes of the parts are left without work: the pieces have their shapes already.
-    flat = [constant_shape(shape, dims(part)) for part in parts]
-    if any(f is None for f in flat):
-        return None
-    return tuple(
-        r.op("Reshape", piece, r.const(f, np.int64), like=part)
-        for piece, part, f in zip(pieces, parts, flat, strict=True)
-    )
+    flat = [reshaped(r, piece, part) for piece, part in zip(pieces, parts, strict=True)]
+    return None if None in flat else tuple(flat)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from jax2onnx.optimize.engine import (
     scalar,
     splat,
 )
+from jax2onnx.reshapes import reshape_operand, unit_axes
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -83,8 +84,7 @@ def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return r.op("Transpose", inner.inputs[0], like=y, perm=[first[i] for i in perm])
     shape = dims(x)
     moved = [i for i in perm if shape[i] != 1]
-    target = constant_shape(shape, dims(y)) if moved == sorted(moved) else None
-    return None if target is None else reshape(r, x, y, target)
+    return reshaped(r, x, y) if moved == sorted(moved) else None
 
 
 @rewrites(*RESHAPES)
@@ -101,24 +101,24 @@ def merge_reshapes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     assert origin is not None
     if dims(origin) == dims(y):
         return origin
-    target = constant_shape(dims(origin), dims(y))
-    return None if target is None else reshape(r, origin, y, target)
+    return reshaped(r, origin, y, at_once=True)
 
 
-def constant_shape(old: tuple, new: tuple) -> list[int] | None:
-    """The operand of a Reshape from `old` to `new` if it can be a constant: see `lower.dims.reshape_operand`."""
-    if all(isinstance(d, int) for d in new):
-        return list(new)
-    if 0 in new:
+def reshaped(r: Rewriter, x: ir.Value, like: ir.Value, *, at_once: bool = False) -> ir.Value | None:
+    """`x` in the shape of `like`, if that need not be computed; if `at_once`, by one node."""
+    if dims(x) == dims(like):
+        return x
+    target, is_zero_size = reshape_operand(dims(x), dims(like))
+    if target is not None:
+        return r.op("Reshape", x, r.const(target, np.int64), like=like, allowzero=1 if is_zero_size else None)
+    units = unit_axes(dims(x), dims(like))
+    if units is None or (at_once and all(units)):
         return None
-    target = [d if isinstance(d, int) else 0 if i < len(old) and d == old[i] else -1 for i, d in enumerate(new)]
-    return target if target.count(-1) <= 1 else None
-
-
-def reshape(r: Rewriter, x: ir.Value, like: ir.Value, target: list[int]) -> ir.Value:
-    """A Reshape of `x` to the type of `like`."""
-    is_zero_size = all(isinstance(d, int) for d in dims(like)) and 0 in target
-    return r.op("Reshape", x, r.const(target, np.int64), like=like, allowzero=1 if is_zero_size else None)
+    removed, added = units
+    if removed:
+        shape = [d for i, d in enumerate(dims(x)) if i not in removed]
+        x = r.op("Squeeze", x, r.const(removed, np.int64), like=like, shape=shape)
+    return r.op("Unsqueeze", x, r.const(added, np.int64), like=like) if added else x
 
 
 POINTWISE = "Add Sub Mul Div Pow Max Min Sqrt Reciprocal Exp Log Abs Neg Relu Tanh Sigmoid".split()
@@ -234,6 +234,8 @@ NEUTRAL = {
     "Pow": (1, 1, 1.0),
     "Max": (None, None, -np.inf),
     "Min": (None, None, np.inf),
+    "And": (None, True, None),
+    "Or": (None, False, None),
 }
 
 
@@ -272,6 +274,18 @@ def known_where(r: Rewriter, node: ir.Node) -> ir.Value | None:
     known = scalar(condition)
     chosen = a if a is b else None if known is None else (a if known else b)
     return chosen if chosen is not None and dims(chosen) == dims(node.outputs[0]) else None
+
+
+@rewrites("Where")
+def condition_itself(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """where(c, true, false) = c."""
+    condition, a, b = node.inputs
+    y = node.outputs[0]
+    if condition is None or y.dtype != ir.DataType.BOOL or dims(condition) != dims(y):
+        return None
+    if (splat(a), splat(b)) == (False, True):
+        return r.op("Not", condition, like=y)
+    return condition if (splat(a), splat(b)) == (True, False) else None
 
 
 @rewrites("Concat")

@@ -21,7 +21,8 @@ from jax2onnx.optimize.engine import (
     producer,
     scalar,
 )
-from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, constant_shape, reshape
+from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, reshaped
+from jax2onnx.reshapes import reshape_operand
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -47,13 +48,6 @@ def _core(shape: Dims) -> Dims:
     return tuple(d for d in shape if d != 1)
 
 
-def _reshaped(r: Rewriter, x: ir.Value, like: ir.Value) -> ir.Value | None:
-    if dims(x) == dims(like):
-        return x
-    target = constant_shape(dims(x), dims(like))
-    return None if target is None else reshape(r, x, like, target)
-
-
 def _axis_map(outer: Dims, inner: Dims) -> dict[int, int]:
     """Which axis of `inner` each axis of `outer` that is not 1 stands for."""
     kept = [i for i, d in enumerate(inner) if d != 1]
@@ -65,7 +59,7 @@ def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Permute the axes that matter; those of size 1 stay where they are."""
     outer, y = node.inputs[0], node.outputs[0]
     x = unit_reshape(outer)
-    if x is None or outer is None or constant_shape(dims(x), dims(y)) is None:
+    if x is None or outer is None:
         return None
     axes = _axis_map(dims(outer), dims(x))
     moved = iter(axes[i] for i in attribute(node, "perm") if i in axes)
@@ -73,7 +67,7 @@ def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     inner = x
     if perm != sorted(perm):
         inner = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
-    return _reshaped(r, inner, y)
+    return reshaped(r, inner, y)
 
 
 @rewrites("Transpose")
@@ -93,24 +87,24 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
     places = [i for i, d in enumerate(wanted) if d != 1]
     order = iter(places[kept.index(i)] for i in attribute(node, "perm") if i in kept)
     perm = [i if d == 1 else next(order) for i, d in enumerate(wanted)]
-    before = constant_shape(dims(x), shape)
-    if before is None or constant_shape(wanted, dims(y)) is None:
+    before, _ = reshape_operand(dims(x), shape)
+    if before is None:
         return None
     inner = r.op("Reshape", x, r.const(before, np.int64), like=outer, shape=shape)
     if perm != sorted(perm):
         inner = r.op("Transpose", inner, like=y, shape=wanted, perm=perm)
-    return _reshaped(r, inner, y)
+    return reshaped(r, inner, y)
 
 
 @rewrites(*UNARY)
 def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(reshape(x)) = reshape(f(x))."""
     x, y = unit_reshape(node.inputs[0]), node.outputs[0]
-    if x is None or node.domain or constant_shape(dims(x), dims(y)) is None:
+    if x is None or node.domain:
         return None
     attributes = {name: a.value for name, a in node.attributes.items()}
     inner = r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes)
-    return _reshaped(r, inner, y)
+    return reshaped(r, inner, y)
 
 
 @rewrites("Softmax", "LogSoftmax")
@@ -118,7 +112,7 @@ def move_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A softmax over an axis that both shapes have."""
     outer, y = node.inputs[0], node.outputs[0]
     x = unit_reshape(outer)
-    if x is None or outer is None or constant_shape(dims(x), dims(y)) is None:
+    if x is None or outer is None:
         return None
     axis = attribute(node, "axis", -1) % len(dims(outer))
     axes = _axis_map(dims(outer), dims(x))
@@ -126,7 +120,7 @@ def move_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     last = axes[axis] == len(dims(x)) - 1
     inner = r.op(node.op_type, x, like=y, shape=dims(x), axis=-1 if last else axes[axis])
-    return _reshaped(r, inner, y)
+    return reshaped(r, inner, y)
 
 
 @rewrites(*BINARY)
@@ -139,13 +133,13 @@ def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if x is not None and operand is not None and dims(operand) == dims(y):
             inner_shape = dims(x)
             break
-    if inner_shape is None or constant_shape(inner_shape, dims(y)) is None:
+    if inner_shape is None:
         return None
     operands = [_inner_operand(r, operand, dims(y), inner_shape) for operand in node.inputs]
     if any(o is None for o in operands):
         return None
     inner = r.op(node.op_type, *operands, like=y, shape=inner_shape)
-    return _reshaped(r, inner, y)
+    return reshaped(r, inner, y)
 
 
 def _inner_operand(r: Rewriter, operand: ir.Value | None, outer: Dims, inner: Dims) -> ir.Value | None:
@@ -186,8 +180,6 @@ def lower_rank(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if rank >= len(dims(y)):
         return None
     shape = dims(y)[len(dims(y)) - rank :]
-    if constant_shape(shape, dims(y)) is None:
-        return None
     operands = []
     for value, own in sources:
         if len(own) < len(dims(value)):
@@ -195,7 +187,7 @@ def lower_rank(r: Rewriter, node: ir.Node) -> ir.Value | None:
             assert known is not None
             value = r.moved(known.reshape(own), value)  # type: ignore[arg-type]
         operands.append(value)
-    return _reshaped(r, r.op(node.op_type, *operands, like=y, shape=shape), y)
+    return reshaped(r, r.op(node.op_type, *operands, like=y, shape=shape), y)
 
 
 def _before_leading_ones(value: ir.Value) -> tuple[ir.Value, Dims]:
@@ -227,13 +219,11 @@ def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if not mapped or dims(x) == dims(outer):
         return None
     shape = [1 if i in mapped else d for i, d in enumerate(dims(x))]
-    if constant_shape(tuple(shape), dims(y)) is None:
-        return None
     if attribute(node, "axes") is not None:
         reduced = r.op(node.op_type, x, like=y, shape=shape, axes=mapped, keepdims=1)
     else:
         reduced = r.op(node.op_type, x, r.const(mapped, np.int64), like=y, shape=shape, keepdims=1)
-    return _reshaped(r, reduced, y)
+    return reshaped(r, reduced, y)
 
 
 @rewrites("Reshape", "Squeeze", "Unsqueeze")
@@ -243,4 +233,4 @@ def merge_with_inner_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x = unit_reshape(outer)
     if x is None or dims(x) == dims(y):
         return x
-    return _reshaped(r, x, y)
+    return reshaped(r, x, y, at_once=True)

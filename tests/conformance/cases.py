@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import jaxlib
 import numpy as np
 
 from jax2onnx import compat
+from jax2onnx.specs import input_specs
 
 BUILD = Path(__file__).parents[2] / "build" / "conformance"
 
@@ -49,6 +51,34 @@ def with_dynamic_arrays(harness: Any) -> Any:
 def arguments(harness: Any, seed: int) -> list[Any]:
     """The dynamic arguments, the same for each run with this seed."""
     return harness.dyn_args_maker(np.random.RandomState(zlib.adler32(f"{seed} {harness.fullname}".encode())))
+
+
+def with_symbolic_axes(harness: Any, args: list[Any]) -> list[Any] | None:
+    """Specs like `args` with as many symbolic leading axes as JAX can export the case with; None if with none at all.
+
+    All leading axes are tried first, those of the same size under the same name, then each one alone.
+    """
+    flat, tree = jax.tree.flatten(args)
+    able = [i for i, leaf in enumerate(flat) if np.ndim(leaf) and np.shape(leaf)[0] > 1]
+    for chosen in [able, *([i] for i in able if len(able) > 1)]:
+        shapes = [_named_first(np.shape(leaf)) if i in chosen else np.shape(leaf) for i, leaf in enumerate(flat)]
+        given = [jax.ShapeDtypeStruct(s, leaf.dtype) for s, leaf in zip(shapes, flat, strict=True)]
+        specs = input_specs(jax.tree.unflatten(tree, given))
+        if chosen and _is_exported_by_jax(harness, specs):
+            return specs
+    return None
+
+
+def _named_first(shape: tuple[int, ...]) -> tuple[Any, ...]:
+    return (f"N{shape[0]}", *shape[1:])
+
+
+def _is_exported_by_jax(harness: Any, specs: list[Any]) -> bool:
+    try:
+        jax.export.export(jax.jit(harness.dyn_fun))(*specs)
+    except Exception:  # there are many ways to say no
+        return False
+    return True
 
 
 def has_64_bits(harness: Any, args: list[Any]) -> bool:

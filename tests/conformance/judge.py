@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
@@ -18,6 +19,7 @@ from tests.helpers import check_valid
 # What each verdict means, from best to worst.
 VERDICTS = {
     "ok": "dtypes, shapes and values are those of `jax.jit`",
+    "static": "JAX itself cannot export it with a symbolic leading axis",
     "convert": "not supported, and the export says so",
     "error": "the export fails with anything but `UnsupportedError`",
     "check": "the model is not valid ONNX, or declares a wrong type",
@@ -53,10 +55,14 @@ def judge(
     seed: int = 0,
     cache: bool = True,
     dynamic: bool = False,
+    symbolic: bool = False,
     keep: Callable[[str, onnx.ModelProto], None] = lambda name, model: None,
     print_tracebacks: bool = False,
 ) -> Result:
-    """Run the case `name`. Calls `enter` with the name of each stage, and `keep` with the exported model."""
+    """Run the case `name`, if `symbolic` with symbolic leading axes.
+
+    Calls `enter` with the name of each stage, and `keep` with the exported model.
+    """
     harness = cases.with_dynamic_arrays(cases.load()[name]) if dynamic else cases.load()[name]
     start = time.perf_counter()
     stage = "reference"
@@ -71,12 +77,18 @@ def judge(
         enter(stage)
         args = cases.arguments(harness, seed)
         x64 = cases.has_64_bits(harness, args)
+        inputs: list[Any] | None = args
+        if symbolic:
+            with compat.x64(x64):
+                inputs = cases.with_symbolic_axes(harness, args)
+        if inputs is None:
+            return result("static")
         want = cases.expected(harness, args, x64, cache)
 
         enter(stage := "export")
         export_start = time.perf_counter()
         with compat.x64(x64):
-            model = jax2onnx.to_onnx(harness.dyn_fun, args, enable_double_precision=x64, return_mode="proto")
+            model = jax2onnx.to_onnx(harness.dyn_fun, inputs, enable_double_precision=x64, return_mode="proto")
         export_seconds = time.perf_counter() - export_start
         assert isinstance(model, onnx.ModelProto)
         keep(name, model)

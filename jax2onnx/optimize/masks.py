@@ -1,0 +1,74 @@
+"""Causal masks: a comparison of row numbers with column numbers is a triangle of ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Rewriter, RuleSet, constant, dims, producer, scalar
+from jax2onnx.optimize.simplify import RESHAPES, reshaped
+
+RULES = RuleSet()
+
+# Which triangle `row + a OP column + b` is, and what to add to a - b for its diagonal.
+TRIANGLES = {"GreaterOrEqual": (0, 0), "Greater": (0, -1), "LessOrEqual": (1, 0), "Less": (1, 1)}
+SWAPPED = {"GreaterOrEqual": "LessOrEqual", "Greater": "Less", "LessOrEqual": "GreaterOrEqual", "Less": "Greater"}
+WIDE = (ir.DataType.INT32, ir.DataType.INT64)
+
+
+@RULES.rewrites(*TRIANGLES)
+def recognise_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Trilu of ones, of a size that is known when the model runs."""
+    a, b = node.inputs
+    y = node.outputs[0]
+    shape, op_type = dims(y), node.op_type
+    if a is None or b is None or len(shape) < 2 or any(d != 1 for d in shape[:-2]) or shape[-1] == 1:
+        return None
+    if dims(a)[-1:] == shape[-1:]:
+        a, b, op_type = b, a, SWAPPED[op_type]
+    if dims(a)[-2:] != (shape[-2], 1) or dims(b)[-2:] not in ((1, shape[-1]), shape[-1:]):
+        return None
+    rows, columns = _counter(r, a), _counter(r, b)
+    if rows is None or columns is None:
+        return None
+    upper, correction = TRIANGLES[op_type]
+    size = r.op("Concat", rows[0], columns[0], like=rows[0], shape=[2], axis=0)
+    ones = r.op("Expand", r.const(True), size, like=y, shape=shape[-2:])
+    diagonal = r.const(rows[1] - columns[1] + correction, np.int64)
+    return reshaped(r, r.op("Trilu", ones, diagonal, like=ones, upper=upper), y)
+
+
+def _counter(r: Rewriter, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """(n, c) if `value` is c, c + 1, ... along one axis: n is its size, a vector of one element."""
+    offset = 0
+    while value is not None:
+        if value.dtype not in WIDE:
+            return None
+        known = constant(value)
+        if known is not None:
+            numbers = known.reshape(-1)
+            first = int(numbers[0]) if numbers.size else 0
+            is_counter = np.array_equal(numbers, np.arange(first, first + numbers.size))
+            return (r.const([numbers.size], np.int64), first + offset) if is_counter else None
+        node = producer(value, "Range", "Cast", "Add", *RESHAPES)
+        if node is None:
+            return None
+        if node.op_type == "Range":
+            return _size(node, offset)
+        if node.op_type == "Add":
+            number = next((i for i, v in enumerate(node.inputs) if scalar(v) is not None), None)
+            if number is None:
+                return None
+            offset += int(scalar(node.inputs[number]))
+            value = node.inputs[1 - number]
+        else:
+            value = node.inputs[0]
+    return None
+
+
+def _size(node: ir.Node, offset: int) -> tuple[ir.Value, int] | None:
+    start, limit, step = node.inputs
+    vector = producer(limit, *RESHAPES)
+    if scalar(start) != 0 or scalar(step) != 1 or vector is None or vector.inputs[0] is None:
+        return None
+    return (vector.inputs[0], offset) if dims(vector.inputs[0]) == (1,) else None

@@ -1,0 +1,149 @@
+"""Gather, scatter and friends on symbolic dimensions: bounds and windows that depend on them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tests.symbolic.sizes import check_at_sizes, floats
+
+
+def indices(low=-4, high=6):
+    """Replaces integer arguments by numbers of which many are out of range."""
+
+    def change(args):
+        random = np.random.default_rng(3)
+        return [random.integers(low, high, a.shape).astype(a.dtype) if a.dtype == np.int32 else a for a in args]
+
+    return change
+
+
+def test_gathers():
+    def f(x, i):
+        b, t, _ = x.shape
+        return (
+            x[i],
+            x[:, i],
+            x[:, i, 2],
+            x[i, 0],
+            x.at[i].get(mode="fill", fill_value=-1.0),
+            x.at[:, i].get(mode="clip"),
+            jnp.take(x, i, axis=1),
+            jnp.take(x.ravel(), i),
+            x[jnp.arange(b), i[0] * jnp.ones(b, jnp.int32)],
+            x[jnp.arange(b)[:, None], jnp.arange(t)[None] // 2],
+            x[..., i[:1]],
+        )
+
+    check_at_sizes(f, "f32[B,T,4]", "i32[N]", empty="", args=indices())
+
+
+def test_gathers_along_an_axis():
+    def f(x, i):
+        return (
+            jnp.take_along_axis(x, i, axis=1),
+            jnp.take_along_axis(x, i, axis=1, mode="clip"),
+            jnp.take_along_axis(x, jnp.argsort(x, axis=1), axis=1),
+            jax.vmap(lambda row, j: row[j])(x, i),
+        )
+
+    check_at_sizes(f, "f32[B,T]", "i32[B,K]", empty="B K", args=indices())
+
+
+def test_embedding_with_learned_positions():
+    table, positions = jnp.asarray(floats(11, 6)), jnp.asarray(floats(16, 6, seed=1))
+
+    def f(tokens):
+        t = tokens.shape[1]
+        return table[tokens] + positions[:t], table[tokens] * 2 + positions[jnp.arange(t)]
+
+    check_at_sizes(f, "i32[B,T]", constraints=["T <= 16"])
+
+
+def test_one_hot():
+    def f(i):
+        return (
+            jax.nn.one_hot(i, 5),
+            jax.nn.one_hot(i, 5, axis=0, dtype=jnp.int32),
+            jax.nn.one_hot(i, i.shape[1]),
+        )
+
+    check_at_sizes(f, "i32[B,T]", args=indices())
+
+
+def test_scatters():
+    def f(x, i):
+        b, t = x.shape
+        return (
+            x.at[i].set(1.0),
+            x.at[i].add(2.0),
+            x.at[:, i].max(0.5),
+            x.at[:, i].multiply(3.0, mode="drop"),
+            x.at[i, 0].add(jnp.arange(i.shape[0], dtype=jnp.float32)),
+            x.at[:, 0].set(7.0),
+            x.at[:, -1].add(1.0),
+            x.at[jnp.asarray(b - 1)].set(0.0),
+            x.at[:, ::2].set(-1.0),
+            x.at[:, 1:].add(1.0),
+            x.at[jnp.arange(b), jnp.arange(b)].set(9.0, mode="drop"),
+            jnp.zeros(t).at[jnp.clip(i, 0, t - 1)].add(1.0),
+            jax.ops.segment_sum(jnp.ones(i.shape[0]), i, num_segments=t),
+            jnp.bincount(jnp.abs(i), length=5),
+        )
+
+    def unique(args):
+        x, i = indices()(args)
+        return x, np.random.default_rng(0).permutation(np.arange(i.shape[0]) - 2).astype(np.int32)
+
+    check_at_sizes(f, "f32[B,T]", "i32[N]", empty="N", args=unique)
+
+
+def test_dynamic_slices():
+    def f(x, i):
+        b, n, _ = x.shape
+        return (
+            lax.dynamic_slice(x, (0, i, 0), (b, 2, 4)),
+            lax.dynamic_slice_in_dim(x, i, n - 1, axis=1),
+            lax.dynamic_slice(x, (i, i, 1), (1, n // 2, 3)),
+            lax.dynamic_index_in_dim(x, i, axis=1, keepdims=False),
+            x[:, i],
+            x[i],
+        )
+
+    def at(step):
+        return lambda args: [args[0], np.int32(step)]
+
+    sizes = [{"B": 1, "N": 3}, {"B": 2, "N": 2}, {"B": 3, "N": 5}, {"B": 4, "N": 8}]
+    for step in (-2, 1, 9):
+        check_at_sizes(f, "f32[B,N,4]", "i32[]", constraints=["N >= 2"], sizes=sizes, args=at(step))
+
+
+def test_kv_cache_update_at_a_traced_position():
+    def f(cache, new, position, queries):
+        cache = lax.dynamic_update_slice(cache, new, (0, position, 0))
+        rows = jax.vmap(lambda c, n: lax.dynamic_update_slice_in_dim(c, n, position, 0))(cache, 2 * new)
+        visible = jnp.arange(cache.shape[1]) <= position
+        scores = jnp.where(visible, queries @ cache.mT, -jnp.inf)
+        return cache, jax.nn.softmax(scores) @ rows, cache.at[:, position].set(1.0)
+
+    for position in (0, 3, 20):
+        check_at_sizes(
+            f, "f32[B,8,4]", "f32[B,1,4]", "i32[]", "f32[B,Q,4]", args=lambda a, p=position: [*a[:2], np.int32(p), a[3]]
+        )
+
+
+def test_cache_of_symbolic_length():
+    def f(cache, new, position):
+        t = cache.shape[1]
+        updated = lax.dynamic_update_slice(cache, new, (0, position, 0))
+        whole = lax.dynamic_update_slice_in_dim(jnp.zeros((cache.shape[0], t + 3, 4)), cache, position, axis=1)
+        return updated, whole, jnp.concatenate([cache, new], axis=1)[:, 1:]
+
+    check_at_sizes(f, "f32[B,T,4]", "f32[B,1,4]", "i32[]", empty="B")
+
+
+def test_searches():
+    def f(x):
+        return jnp.searchsorted(jnp.sort(x), x), jnp.searchsorted(jnp.arange(4.0), x, side="right"), (x > 0).sum()
+
+    check_at_sizes(f, "f32[T]", empty="")
