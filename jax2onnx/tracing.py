@@ -53,7 +53,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     return _trace(fn, args, traced, baked)
 
 
-_NOT_TRACEABLE = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError, ValueError)
+_NOT_TRACEABLE = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError, ValueError, AttributeError)
 
 
 def _can_be_input(value: Any) -> bool:

@@ -27,37 +27,40 @@ class Source(NamedTuple):
 
 def source_of(target: Any) -> Source:
     """Make what the caller gave into something that can be traced."""
-    for library, module in (("flax.nnx", "nnx"), ("flax.linen", "linen"), ("haiku", "haiku")):
+    for library, module in (("flax.nnx", "nnx"), ("flax.linen", "linen"), ("haiku", "haiku"), ("keras", "keras")):
         if library in sys.modules:
             from importlib import import_module
 
             found = import_module(f"jax2onnx.frontends.{module}").source_of(target)
             if found is not None:
                 return found
-    return Source(target, dict(_arrays_inside(target)))
+    return Source(target, dict(arrays_inside(target)))
 
 
-def _arrays_inside(target: Any) -> Iterator[tuple[str, Any]]:
+def arrays_inside(target: Any) -> Iterator[tuple[str, Any]]:
     """The arrays that a callable holds on to: as a pytree, as a bound or partial argument, or in its closure."""
     if isinstance(target, functools.partial):
         names = _parameter_names(target.func, len(target.args))
         yield from _named(dict(zip(names, target.args, strict=True)) | dict(target.keywords))
-        yield from _arrays_inside(target.func)
+        yield from arrays_inside(target.func)
         return
     owner = getattr(target, "__self__", None)
     if owner is not None:
         yield from _named_tree("", owner)
     wrapped = getattr(target, "__wrapped__", None)
     if wrapped is not None:
-        yield from _arrays_inside(wrapped)
-    code, cells = getattr(target, "__code__", None), getattr(target, "__closure__", None)
-    if code is not None and cells:
-        values = {n: c.cell_contents for n, c in zip(code.co_freevars, cells, strict=True) if _is_filled(c)}
-        yield from _named(values)
-    if code is not None:
-        outside = {n: target.__globals__[n] for n in code.co_names if n in target.__globals__}
-        yield from _named({n: v for n, v in outside.items() if not callable(v) or jax.tree.leaves(v)[:1] != [v]})
+        yield from arrays_inside(wrapped)
+    yield from _named(held_by(target))
     yield from _named_tree("", target)
+
+
+def held_by(fn: Any) -> dict[str, Any]:
+    """What a function holds on to: the variables of its closure, and the global ones that it mentions."""
+    code, cells = getattr(fn, "__code__", None), getattr(fn, "__closure__", None)
+    if code is None:
+        return {}
+    closure = {n: c.cell_contents for n, c in zip(code.co_freevars, cells or (), strict=True) if _is_filled(c)}
+    return closure | {n: fn.__globals__[n] for n in code.co_names if n in fn.__globals__}
 
 
 def _parameter_names(fn: Any, count: int) -> list[str]:

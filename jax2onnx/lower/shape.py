@@ -124,12 +124,14 @@ def pad(g: Builder, x: Val, value: Val, *, padding_config: Sequence[tuple[Any, A
     pads_first = [low + d for low, d in zip(add_low, x.shape, strict=True)]
     # Padding first and cutting afterwards is right also where the cut reaches into the padding on the other side.
     padded = tuple(p + high for p, high in zip(pads_first, add_high, strict=True))
+    # As JAX writes it: symbolic amounts may cancel out in the sum, which they do not when they are clipped first.
+    final = tuple(low + high + size for (low, high, _), size in zip(padding_config, x.shape, strict=True))
     if not all(map(_is_zero, (*add_low, *add_high))):
-        x = g.Pad(x, (*add_low, *add_high), value, out=(padded, x.dtype))
+        x = g.Pad(x, (*add_low, *add_high), value, out=(padded if axes else final, x.dtype))
     if axes:
         starts = tuple(cut_low[i] for i in axes)
         ends = tuple(padded[i] - cut_high[i] for i in axes)
-        x = g.Slice(x, starts, ends, tuple(axes))
+        x = g.Slice(x, starts, ends, tuple(axes), out=(final, x.dtype))
     return x
 
 

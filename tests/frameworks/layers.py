@@ -121,3 +121,12 @@ def public_classes(module: ModuleType, base: type) -> set[str]:
 def classes_in(tables: Iterable[Iterable[Layer]]) -> set[str]:
     """The names of the classes that have rows in the tables."""
     return {case.name.split()[0] for table in tables for case in table}
+
+
+def identities(*modules: ModuleType) -> dict[str, int]:
+    """Which object each name in the modules, and in the classes there, stands for: an export must not change it."""
+    named = [(f"{module.__name__}.{name}", value) for module in modules for name, value in vars(module).items()]
+    inside = [
+        (f"{path}.{name}", v) for path, owner in named if inspect.isclass(owner) for name, v in vars(owner).items()
+    ]
+    return {path: id(value) for path, value in named + inside}

@@ -17,6 +17,7 @@ from tests.frameworks.layers import (
     check_export,
     classes_in,
     fill,
+    identities,
     integers,
     layer,
     name_of,
@@ -150,9 +151,11 @@ def network(x: Any, is_training: bool = False) -> Any:
 PICTURE = normal(2, 5, 5, 2)
 
 
-def test_names() -> None:
+def test_names_and_nothing_changes() -> None:
     transformed = hk.transform_with_state(network)
+    before = identities(hk, hk.nets, hk.initializers)
     exported = jax2onnx.to_onnx((transformed, *filled(transformed, PICTURE)), [PICTURE])
+    assert identities(hk, hk.nets, hk.initializers) == before
     check_valid(exported)
     assert [i.name for i in exported.graph.input] == ["x"]
     assert exported.graph.output[0].name == "output_0/logits"
