@@ -43,6 +43,9 @@ SET, ADD, MUL, MIN, MAX = "none", "add", "mul", "min", "max"
 IN_ORDER_UP_TO = 100_000
 """Up to half as many elements as ONNX Runtime's ScatterND shares between threads."""
 
+FEW_ROWS = 64
+"""So many rows ScatterND writes in the time that two more nodes take."""
+
 SMALL_OPERAND = 16 * 1024
 """Up to this many elements, selecting between the old and the new operand is cheaper than anything cleverer."""
 
@@ -134,7 +137,7 @@ def write(
         replaced = None
         if not w.moving and not w.cut:
             replaced = _combined(g, x, whole, combine)
-        elif _is_long(w, last):
+        elif _is_long(w, last) or _joins(w, x, start, last):
             replaced = _replace(g, w, x, start, whole, combine)
         if replaced is not None or (valid is not None and is_static(x.shape) and product(x.shape) <= SMALL_OPERAND):
             if replaced is None:
@@ -150,6 +153,16 @@ def _is_long(w: Windows, last: int) -> bool:
     """Does one window have so many rows that copying the operand around it is cheaper than writing each row?"""
     rows = product(w.sizes[: last + 1])
     return not is_static(w.sizes[: last + 1]) or (rows > 2048 and 32 * rows > product(w.shape))
+
+
+def _joins(w: Windows, x: Val, start: Ints, last: int) -> bool:
+    """Is one window at a known place better joined with what is around it? That takes a Slice for each side. Nothing is
+    to be cut from a known array, and a Concat is just made of other parts."""
+    if not isinstance(start, np.ndarray) or len({*w.moving, *w.cut}) != 1 or not is_static(x.shape):
+        return False
+    source = x.value.producer()
+    is_free = x.value.const_value is not None or (source is not None and source.op_type in ("Concat", "Expand"))
+    return is_free or product(w.sizes[: last + 1]) > FEW_ROWS
 
 
 def _replace(g: Builder, w: Windows, x: Val, start: Ints, update: Val, combine: str) -> Val:

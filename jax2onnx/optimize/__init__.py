@@ -21,6 +21,7 @@ from jax2onnx.optimize import (
     matmul,
     normalization,
     simplify,
+    slices,
     softmax,
     units,
 )
@@ -28,7 +29,7 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
-TIDY = [simplify.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
+TIDY = [simplify.RULES, slices.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
 MOVE = [units.RULES, layout.RULES, matmul.RULES]
 RECOGNISE = [
     indices.PICK,
@@ -53,6 +54,7 @@ def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> 
         done = Rewriter(model, rule_sets).run()
         done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
         done["share_equal_nodes"] = share_equal_nodes(model)
+        done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
         counts.update(done)
         return done.total()
 
@@ -63,5 +65,6 @@ def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> 
             break
     if write_out_composites():
         rewrite(TIDY)
+    counts.update(Rewriter(model, [simplify.LAST]).run())
     remove_unused(model)
     return counts

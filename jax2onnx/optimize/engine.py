@@ -27,7 +27,7 @@ Dims = tuple[int | str, ...]
 
 log = logging.getLogger("jax2onnx")
 
-REWRITES_PER_NODE = 100
+VISITS_PER_NODE = 200
 """Far more than any graph needs: two rules that undo each other must not make an export hang."""
 
 
@@ -70,16 +70,18 @@ class Rewriter:
         """Rewrite until nothing applies."""
         for graph in self.graphs():
             for node in graph.all_nodes():
-                self._enqueue(node)
+                if node.op_type in self._rules:
+                    self._enqueue(node)
                 if graph is not self.model.graph:
                     self._functions.add(id(node.graph))
-        limit = REWRITES_PER_NODE * (len(self._queue) + 100)
+        visits_left = VISITS_PER_NODE * (len(self._queue) + 100)
         while self._queue:
             node = self._queue.popleft()
             self._queued.discard(node)
             if node.graph is not None:
                 self._visit(node)
-            if self.counts.total() > limit:
+            visits_left -= 1
+            if not visits_left:
                 log.warning("The optimizer does not come to rest: %s. Please report this.", self.counts.most_common(3))
                 break
         return self.counts

@@ -41,8 +41,12 @@ def share_equal_nodes(model: ir.Model) -> int:
 
 
 def _key(node: ir.Node) -> Any:
-    attributes = tuple(sorted((name, _frozen(a)) for name, a in node.attributes.items()))
-    return node.domain, node.op_type, len(node.outputs), tuple(map(id, node.inputs)), attributes
+    return node.domain, node.op_type, len(node.outputs), tuple(map(id, node.inputs)), frozen_attributes(node)
+
+
+def frozen_attributes(node: ir.Node) -> tuple[Any, ...]:
+    """The attributes of a node as something that can be compared."""
+    return tuple(sorted((name, _frozen(a)) for name, a in node.attributes.items()))
 
 
 def _frozen(attribute: ir.Attr) -> Any:

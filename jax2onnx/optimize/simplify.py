@@ -320,3 +320,46 @@ def skip_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Padding by nothing."""
     pads = constant(node.inputs[1])
     return node.inputs[0] if pads is not None and not pads.any() else None
+
+
+@rewrites("Mul", "Div")
+def negate_the_constant(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """-x * c = x * -c, to the bit."""
+    for i in (0, 1) if node.op_type == "Mul" else (0,):
+        negation, c = producer(node.inputs[i], "Neg"), constant(node.inputs[1 - i])
+        dtype = node.outputs[0].dtype
+        if negation is None or c is None or c.size != 1 or dtype is None or not dtype.is_floating_point():
+            continue
+        if len(negation.outputs[0].uses()) == 1 and not negation.outputs[0].is_graph_output():
+            return r.op(node.op_type, negation.inputs[0], r.const(-c), like=node.outputs[0])
+    return None
+
+
+LAST = RuleSet()
+"""Rules that hide from others what they look for."""
+
+
+@LAST.rewrites("Concat")
+def stack_by_reshaping(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Arrays that get a new axis each and are joined along it: joined along the axis behind it, which is then split."""
+    y, axis = node.outputs[0], attribute(node, "axis")
+    if len(node.inputs) < 3 or not all(isinstance(d, int) for d in dims(y)):
+        return None
+    axis %= len(dims(y))
+    parts = []
+    for x in node.inputs:
+        added = producer(x, "Unsqueeze")
+        if (
+            added is None
+            or x is None
+            or len(x.uses()) != 1
+            or [a % len(dims(y)) for a in axes_of(added) or ()] != [axis]
+        ):
+            return None
+        parts.append(added.inputs[0])
+    first = dims(parts[0])  # type: ignore[arg-type]
+    if axis >= len(first):
+        return None
+    joined = [*first[:axis], len(parts) * int(first[axis]), *first[axis + 1 :]]
+    flat = r.op("Concat", *parts, like=y, shape=joined, axis=axis)
+    return r.op("Reshape", flat, r.const(dims(y), np.int64), like=y)

@@ -234,3 +234,22 @@ def merge_with_inner_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if x is None or dims(x) == dims(y):
         return x
     return reshaped(r, x, y, at_once=True)
+
+
+@rewrites("Reshape", "Squeeze", "Unsqueeze")
+def move_before_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Axes of size 1 are added or removed before an array is repeated rather than after."""
+    y = node.outputs[0]
+    outer = node.inputs[0]
+    expand = producer(outer, "Expand")
+    if outer is None or expand is None or _core(dims(outer)) != _core(dims(y)):
+        return None
+    x = expand.inputs[0]
+    if x is None or len(outer.uses()) != 1 or not all(isinstance(d, int) for d in (*dims(x), *dims(y))):
+        return None
+    aligned = (1,) * (len(dims(outer)) - len(dims(x))) + dims(x)
+    shape = [1] * len(dims(y))
+    for ours, theirs in _axis_map(dims(y), dims(outer)).items():
+        shape[ours] = int(aligned[theirs])
+    small = x if tuple(shape) == dims(x) else r.op("Reshape", x, r.const(shape, np.int64), like=x, shape=shape)
+    return r.op("Expand", small, r.const(dims(y), np.int64), like=y)

@@ -1,0 +1,336 @@
+"""Slices: taken from the part they are of, and after arithmetic rather than before it where that does it only once.
+
+Simulations compute the same of neighbouring cells: `flux(u[:-1])` and `flux(u[1:])`. Element by element these are the
+same numbers, so `flux(u)` is computed once and cut twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    attribute,
+    axes_of,
+    dims,
+    fresh_name,
+    integers,
+    producer,
+    rename_operator,
+)
+from jax2onnx.optimize.shared import frozen_attributes
+from jax2onnx.optimize.units import BINARY, UNARY
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+Ranges = dict[int, tuple[int, int]]
+"""Where a slice starts and ends along each axis that it cuts."""
+
+
+class Cut(NamedTuple):
+    """x[..., start:end, ...]."""
+
+    x: ir.Value
+    ranges: Ranges
+
+
+def cut_of(value: ir.Value | None) -> Cut | None:
+    """What `value` is cut from, if it is a Slice with known bounds that leaves out nothing in between."""
+    node = producer(value, "Slice")
+    if node is None or node.inputs[0] is None:
+        return None
+    bounds = [integers(v) for v in node.inputs[1:]]
+    if len(bounds) < 3 or any(b is None for b in bounds) or any(s != 1 for s in (bounds[3] if len(bounds) > 3 else ())):  # type: ignore[union-attr]
+        return None
+    x = node.inputs[0]
+    shape = dims(x)
+    ranges: Ranges = {}
+    for start, end, axis in zip(*bounds[:3], strict=True):  # type: ignore[arg-type]
+        axis %= len(shape)
+        size = shape[axis]
+        if not isinstance(size, int):
+            return None
+        low, high, _ = slice(start, end).indices(size)
+        ranges[axis] = (low, max(low, high))
+    return Cut(x, dict(sorted(ranges.items())))
+
+
+def _bounds(ranges: Ranges, constant: Callable[[Sequence[int]], ir.Value]) -> list[ir.Value]:
+    """The operands of a Slice behind the first."""
+    starts, ends = zip(*ranges.values(), strict=True)
+    return [constant(starts), constant(ends), constant(list(ranges))]
+
+
+def _sliced(r: Rewriter, x: ir.Value, ranges: Ranges, like: ir.Value) -> ir.Value:
+    shape = [ranges[a][1] - ranges[a][0] if a in ranges else d for a, d in enumerate(dims(x))]
+    return r.op("Slice", x, *_bounds(ranges, lambda v: r.const(v, np.int64)), like=like, shape=shape)
+
+
+@rewrites("Slice")
+def slice_of_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Two cuts along the same axes are one."""
+    outer = cut_of(node.outputs[0])
+    inner = cut_of(outer.x) if outer is not None else None
+    if outer is None or inner is None or list(outer.ranges) != list(inner.ranges):
+        return None
+    ranges = {a: (inner.ranges[a][0] + s, inner.ranges[a][0] + e) for a, (s, e) in outer.ranges.items()}
+    return _sliced(r, inner.x, ranges, node.outputs[0])
+
+
+@rewrites("Slice")
+def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Cut from the one part that it is of, or take whole parts (and what is known of others)."""
+    cut = cut_of(node.outputs[0])
+    concat = producer(cut.x, "Concat") if cut is not None else None
+    if cut is None or concat is None:
+        return None
+    axis = attribute(concat, "axis") % len(dims(cut.x))
+    if list(cut.ranges) != [axis]:
+        return None
+    start, end = cut.ranges[axis]
+    first = 0
+    parts: list[tuple[ir.Value, Ranges]] = []
+    for part in concat.inputs:
+        size = dims(part)[axis] if part is not None else None
+        if part is None or not isinstance(size, int):
+            return None
+        low, high = max(start - first, 0), min(end - first, size)
+        if low < high:
+            parts.append((part, {axis: (low, high)} if (low, high) != (0, size) else {}))
+        first += size
+    if not parts or (len(parts) > 1 and any(ranges and part.const_value is None for part, ranges in parts)):
+        return None
+    pieces = [_sliced(r, part, ranges, part) if ranges else part for part, ranges in parts]
+    return pieces[0] if len(pieces) == 1 else r.op("Concat", *pieces, like=node.outputs[0], axis=axis)
+
+
+@rewrites("Slice")
+def slice_of_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Expand to the smaller shape."""
+    cut, y = cut_of(node.outputs[0]), node.outputs[0]
+    expand = producer(cut.x, "Expand") if cut is not None else None
+    x = expand.inputs[0] if expand is not None else None
+    if cut is None or x is None or not all(isinstance(d, int) for d in dims(y)):
+        return None
+    missing = len(dims(y)) - len(dims(x))
+    if any(axis >= missing and dims(x)[axis - missing] != 1 for axis in cut.ranges):
+        return None
+    return x if dims(x) == dims(y) else r.op("Expand", x, r.const(dims(y), np.int64), like=y)
+
+
+@rewrites("Concat")
+def recognise_edge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """The first or last element along an axis, repeated before or behind it all."""
+    y, axis = node.outputs[0], attribute(node, "axis")
+    rank = len(dims(y))
+    axis %= rank
+    for i, x in enumerate(node.inputs):
+        if x is None or i > 1 or len(node.inputs) > 3 or not isinstance(dims(x)[axis], int):
+            continue
+        before = _repeats(node.inputs[i - 1], x, axis, 0) if i else 0
+        behind = _repeats(node.inputs[i + 1], x, axis, int(dims(x)[axis]) - 1) if i + 1 < len(node.inputs) else 0
+        if before is None or behind is None or len(node.inputs) > i + 2 or before + behind == 0:
+            continue
+        pads = [0] * (2 * rank)
+        pads[axis], pads[axis + rank] = before, behind
+        return r.op("Pad", x, r.const(pads, np.int64), like=y, mode="edge")
+    return None
+
+
+def _repeats(value: ir.Value | None, x: ir.Value, axis: int, position: int) -> int | None:
+    """How often `value` repeats the element of `x` at this position along the axis."""
+    expand = producer(value, "Expand")
+    one = expand.inputs[0] if expand is not None else value
+    cut = cut_of(one)
+    if value is None or cut is None or cut.x is not x or cut.ranges != {axis: (position, position + 1)}:
+        return None
+    shape = dims(value)
+    others_fit = all(a == b for i, (a, b) in enumerate(zip(shape, dims(x), strict=True)) if i != axis)
+    return shape[axis] if others_fit and isinstance(shape[axis], int) else None  # type: ignore[return-value]
+
+
+# ------------------------------------------------------------------------------------- arithmetic on several slices
+
+
+PASSES = {*UNARY, *BINARY, "Gather", "Unsqueeze", "Concat"}
+"""Operators that a slice (along an axis that they do not touch) can move past."""
+
+
+class _Work(NamedTuple):
+    """What a node computes if slices of its operands are taken from its result instead."""
+
+    sources: list[ir.Value | None]
+    axis: int
+    """The axis of the operands that is cut; `size` is how long it is before."""
+    size: int
+    span: tuple[int, int]
+
+
+def share_sliced_arithmetic(model: ir.Model) -> int:
+    """f(x[:-1]) and f(x[1:]) become slices of f(x), wherever f works on each element alone; how many were replaced.
+
+    Not in functions, which cannot use the constants of the main graph.
+    """
+    if not any(node.op_type == "Slice" for node in model.graph.all_nodes()):
+        return 0
+
+    def constant(numbers: Sequence[int]) -> ir.Value:
+        content = np.asarray(numbers, np.int64)
+        value = ir.Value(
+            name=fresh_name(model.graph, "bounds"),
+            shape=ir.Shape(content.shape),
+            type=ir.TensorType(ir.DataType.INT64),
+            const_value=ir.Tensor(content),
+        )
+        model.graph.register_initializer(value)
+        return value
+
+    return _share(model.graph, constant)
+
+
+def _share(graph: ir.Graph, constant: Callable[[Sequence[int]], ir.Value]) -> int:
+    count = 0
+    seen: dict[Any, ir.Node] = {}
+
+    def replace(node: ir.Node, work: _Work, whole: ir.Value) -> None:
+        """Let the result of `node` be a slice of `whole`."""
+        nonlocal count
+        old = node.outputs[0]
+        new = ir.Value(shape=old.shape, type=old.type)
+        bounds = _bounds({_axis_after(node, work.axis): work.span}, constant)
+        name = rename_operator(node.name, node.op_type, "Slice")
+        graph.insert_before(node, ir.Node("", "Slice", [whole, *bounds], outputs=[new], name=name))
+        _use_instead(old, new)
+        for user in new.consumers():  # it has an operand now that is a slice
+            if user.graph is graph and (later := _before_slices(user)) is not None:
+                seen.setdefault(_key(user, later), user)
+        graph.remove(node, safe=True)
+        count += 1
+
+    for node in list(graph):
+        for attr in node.attributes.values():
+            if attr.type == ir.AttributeType.GRAPH:
+                count += _share(attr.as_graph(), constant)
+        if node.graph is None or node.op_type not in PASSES:
+            continue
+        work = _before_slices(node)
+        key = _key(node, work)
+        twin = seen.setdefault(key, node)
+        other = _before_slices(twin) if twin.graph is not None else None
+        if twin is node or twin.graph is None or _key(twin, other) != key:
+            seen[key] = node
+        elif node.outputs[0].is_graph_output() or (other is not None and twin.outputs[0].is_graph_output()):
+            continue
+        elif work is None and other is not None:  # the whole comes after a part of it
+            whole = _whole(twin, other)
+            replace(twin, other, whole.outputs[0])
+            _use_instead(node.outputs[0], whole.outputs[0])
+            graph.remove(node, safe=True)
+            seen[key] = whole
+        elif work is not None and other is None:
+            replace(node, work, twin.outputs[0])
+        elif work is not None and other is not None and work.span != other.span and _pays(work, other):
+            whole = _whole(twin, other)
+            replace(twin, other, whole.outputs[0])
+            replace(node, work, whole.outputs[0])
+            seen[key] = whole
+    return count
+
+
+def _key(node: ir.Node, work: _Work | None) -> Any:
+    """What a node computes: the same for all slices of one thing, and for the whole."""
+    operands = node.inputs if work is None else work.sources
+    return node.domain, node.op_type, tuple(map(id, operands)), frozen_attributes(node)
+
+
+def _use_instead(old: ir.Value, new: ir.Value) -> None:
+    for use in old.uses():
+        use.node.replace_input_with(use.idx, new)
+
+
+def _pays(a: _Work, b: _Work) -> bool:
+    """Are the two parts together at least as large as the whole?"""
+    return a.axis == b.axis and sum(end - start for start, end in (a.span, b.span)) >= a.size
+
+
+def _whole(node: ir.Node, work: _Work) -> ir.Node:
+    """What `node` computes, before slicing. It goes where the node is."""
+    old = node.outputs[0]
+    axis = _axis_after(node, work.axis)
+    shape = ir.Shape([work.size if i == axis else d for i, d in enumerate(old.shape or ())])
+    whole = ir.Node(
+        node.domain,
+        node.op_type,
+        work.sources,
+        list(node.attributes.values()),
+        outputs=[ir.Value(shape=shape, type=old.type)],
+        name=node.name,
+        metadata_props=dict(node.metadata_props) or None,
+    )
+    assert node.graph is not None
+    node.graph.insert_before(node, whole)
+    return whole
+
+
+def _axis_after(node: ir.Node, axis: int) -> int:
+    """Which axis of the result an axis of the operands becomes."""
+    if node.op_type == "Gather":
+        x, index = node.inputs
+        assert x is not None and index is not None
+        return axis if axis < attribute(node, "axis", 0) % len(dims(x)) else axis - 1 + len(dims(index))
+    if node.op_type == "Unsqueeze":
+        rank = len(dims(node.outputs[0]))
+        added = {a % rank for a in axes_of(node) or ()}
+        return [i for i in range(rank) if i not in added][axis]
+    return axis
+
+
+def _before_slices(node: ir.Node) -> _Work | None:
+    """What `node` works on if the slices among its operands are taken from its result instead; None if they cannot."""
+    if node.op_type not in PASSES:
+        return None
+    tensors = node.inputs[:1] if node.op_type in ("Gather", "Unsqueeze") else node.inputs
+    cuts = [cut_of(v) for v in tensors]
+    ranges = next((cut.ranges for cut in cuts if cut is not None), {})
+    if len(ranges) != 1 or any(cut is not None and cut.ranges != ranges for cut in cuts):
+        return None
+    ((axis, span),) = ranges.items()
+    sizes = {dims(cut.x)[axis] for cut in cuts if cut is not None}
+    if len(sizes) != 1 or not _passes(node, axis, cuts):
+        return None
+    (size,) = sizes
+    assert isinstance(size, int)
+    sources = [v if cut is None else cut.x for v, cut in zip(tensors, cuts, strict=True)]
+    return _Work([*sources, *node.inputs[len(tensors) :]], axis, size, span)
+
+
+def _passes(node: ir.Node, axis: int, cuts: list[Cut | None]) -> bool:
+    """Does each element of the result depend on operands at the same place along `axis` only?"""
+    match node.op_type:
+        case "Gather":
+            return bool(attribute(node, "axis", 0) % len(dims(node.inputs[0])) != axis)  # type: ignore[arg-type]
+        case "Unsqueeze":
+            return axes_of(node) is not None
+        case "Concat":
+            return all(cuts) and attribute(node, "axis") % len(dims(node.outputs[0])) != axis
+        case "Div" | "Pow" if not _is_float(node):
+            return False  # an integer divided by zero, which the program avoids, would stop it
+    rank = len(dims(node.outputs[0]))
+    for operand, cut in zip(node.inputs, cuts, strict=True):
+        shape = dims(operand) if operand is not None else ()
+        if cut is not None and len(shape) != rank:
+            return False
+        if cut is None and len(shape) >= rank - axis and shape[axis - rank] != 1:
+            return False
+    return True
+
+
+def _is_float(node: ir.Node) -> bool:
+    dtype = node.outputs[0].dtype
+    return dtype is not None and dtype.is_floating_point()
