@@ -20,6 +20,7 @@ from jax2onnx.optimize import (
     masks,
     matmul,
     normalization,
+    recurrent,
     simplify,
     slices,
     softmax,
@@ -38,6 +39,7 @@ RECOGNISE = [
     normalization.RULES,
     activations.RULES,
     convolution.RULES,
+    recurrent.RULES,
 ]
 MAX_ROUNDS = 4
 """One rule's result may be what another looks for, further away than the rewriter revisits."""

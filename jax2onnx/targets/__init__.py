@@ -29,7 +29,7 @@ def legalize(model: ir.Model, target: str) -> None:
     Raises:
         UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
     """
-    from jax2onnx.targets import double, integers, nan, reductions, windows  # noqa: F401  (they register expansions)
+    from jax2onnx.targets import double, integers, nan, recurrent, reductions, windows  # noqa: F401  (they register)
     from jax2onnx.targets.rewrite import Legalizer
 
     check_target(target)

@@ -1,0 +1,175 @@
+"""LSTM and GRU: ONNX Runtime's kernels turn NaN into numbers, and kill the process if the batch is empty.
+
+So they are used where all numbers are finite, which an If finds out; elsewhere the recurrence is computed step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.targets.rewrite import Emitter, dims_of, expands
+
+FLOAT, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL
+
+
+@expands("LSTM GRU", "f16 bf16")
+def recurrent_network_of_halves(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    """In float32."""
+    inputs = [v if v is None or v.dtype == ir.DataType.INT32 else e.cast(v, FLOAT) for v in node.inputs]
+    wide = [ir.Value(shape=v.shape, type=ir.TensorType(FLOAT)) for v in node.outputs]
+    single = ir.Node("", node.op_type, inputs, list(node.attributes.values()), outputs=wide, name=node.name)
+    node.graph.insert_before(node, single)  # type: ignore[union-attr]
+    return [e.cast(v, e.dtype) for v in e.legalizer.visit(single)]
+
+
+@expands("LSTM GRU", "f32")
+def recurrent_network(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    """The node where the sum of the squares of its inputs is finite, so that no product with a weight overflows."""
+    if not _is_plain(node):
+        return None
+    x, _, _, _, _, *states = [*e.operands, *[None] * 7][:7]
+    total = e.ReduceSumSquare(x, keepdims=0, shape=[])
+    for state in states:
+        if state is not None:
+            total = e.Add(total, e.ReduceSumSquare(state, keepdims=0, shape=[]), shape=[])
+    if not all(isinstance(d, int) and d > 0 for d in dims_of(x)):
+        total = e.Div(total, total, shape=[])  # 0 / 0, if there is nothing to sum
+    is_finite = e.Less(total, e.const(np.asarray(np.inf, np.float32)), shape=[], dtype=BOOL)
+    values = [ir.Value(shape=v.shape, type=v.type) for v in node.outputs]
+    kernel = ir.Node("", node.op_type, list(node.inputs), list(node.attributes.values()), outputs=values)
+    quick = ir.Graph([], values, nodes=[kernel], name="quick")
+    results = [ir.Value(shape=v.shape, type=v.type) for v in node.outputs]
+    branches = [ir.AttrGraph("then_branch", quick), ir.AttrGraph("else_branch", _careful(e, node))]
+    choice = ir.Node("", "If", [is_finite], branches, outputs=results, name=node.name)
+    choice.metadata_props.update(node.metadata_props)
+    node.graph.insert_before(node, choice)  # type: ignore[union-attr]
+    return results
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Is this a node as the optimizer makes them: one direction, the usual activations, sequences of one length?"""
+    inputs = list(node.inputs)
+    return (
+        set(node.attributes) <= {"hidden_size", "direction", "linear_before_reset"}
+        and node.attributes.get_string("direction", "forward") in ("forward", "reverse")
+        and (len(inputs) < 5 or inputs[4] is None)
+        and len(inputs) < 8
+        and all(inputs[i] is not None for i in range(3))
+    )
+
+
+class _Nodes:
+    """The nodes of a body."""
+
+    def __init__(self, e: Emitter):
+        self.e, self.nodes = e, list[ir.Node]()
+
+    def __call__(self, op: str, *inputs: Any, shape: Sequence[Any], **attributes: Any) -> ir.Value:
+        result = ir.Value(shape=ir.Shape(shape), type=ir.TensorType(attributes.pop("dtype", FLOAT)))
+        return self.add(op, inputs, [result], attributes)[0]
+
+    def add(
+        self, op: str, inputs: Sequence[Any], outputs: list[ir.Value], attributes: dict[str, Any]
+    ) -> list[ir.Value]:
+        operands = [v if v is None or isinstance(v, ir.Value) else self.e.const(np.asarray(v)) for v in inputs]
+        self.nodes.append(
+            ir.Node("", op, operands, ir.convenience.convert_attributes(attributes), outputs=outputs, name=op)
+        )
+        return outputs
+
+    def split(self, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
+        rows = dims_of(x)[0]
+        parts = [ir.Value(shape=ir.Shape([rows, size]), type=x.type) for size in sizes]
+        return self.add("Split", [x, np.asarray(sizes)], parts, {"axis": 1})
+
+
+def _careful(e: Emitter, node: ir.Node) -> ir.Graph:
+    """The recurrence as a Scan of plain operators, with the same weights."""
+    x, w, r, bias, _, *initial = [*e.operands, *[None] * 7][:7]
+    steps, batch, features = dims_of(x)
+    size = node.attributes.get_int("hidden_size")
+    gates = 4 if node.op_type == "LSTM" else 3
+    width = gates * size
+    add = _Nodes(e)
+    weights = add("Transpose", w, shape=[1, features, width], perm=[0, 2, 1])
+    inner = add("Squeeze", add("Transpose", r, shape=[1, size, width], perm=[0, 2, 1]), [0], shape=[size, width])
+    projected = add("MatMul", x, weights, shape=[steps, batch, width])
+    own = None
+    if bias is not None:
+        flat = add("Squeeze", bias, [0], shape=[2 * width])
+        outer, own = (ir.Value(shape=ir.Shape([width]), type=bias.type) for _ in range(2))
+        add.add("Split", [flat, np.asarray([width, width])], [outer, own], {"axis": 0})
+        projected = add("Add", projected, outer, shape=[steps, batch, width])
+    count = 2 if gates == 4 else 1
+    states = [_first(add, x, state, batch, size) for state in initial[:count]]
+
+    body = _Nodes(e)
+    p, *current = (
+        ir.Value(shape=ir.Shape([batch, n]), type=x.type, name=name)
+        for n, name in zip([width, size, size], "phc", strict=True)
+    )
+    if gates == 4:
+        new = _lstm_step(body, p, current[0], current[1], inner, own, size)
+    else:
+        linear = node.attributes.get_int("linear_before_reset", 0)
+        new = [_gru_step(body, p, current[0], inner, own, size, bool(linear))]
+    stacked = body("Identity", new[0], shape=[batch, size])
+    step = ir.Graph([*current[:count], p], [*new, stacked], nodes=body.nodes, name="step")
+    results = [ir.Value(shape=ir.Shape([batch, size]), type=x.type) for _ in range(count)]
+    results.append(ir.Value(shape=ir.Shape([steps, batch, size]), type=x.type))
+    attributes: dict[str, Any] = {"body": step, "num_scan_inputs": 1}
+    if node.attributes.get_string("direction", "forward") == "reverse":
+        attributes |= {"scan_input_directions": [1], "scan_output_directions": [1]}
+    *last, history = add.add("Scan", [*states, projected], results, attributes)
+    outputs = [add("Unsqueeze", history, [1], shape=[steps, 1, batch, size])]
+    for state in last[: len(node.outputs) - 1]:
+        outputs.append(add("Unsqueeze", state, [0], shape=[1, batch, size]))
+    return ir.Graph([], outputs, nodes=add.nodes, name="careful")
+
+
+def _first(add: _Nodes, x: ir.Value, state: ir.Value | None, batch: Any, size: int) -> ir.Value:
+    if state is not None:
+        return add("Squeeze", state, [0], shape=[batch, size])
+    rows = add("Shape", x, shape=[1], dtype=INT64, start=1, end=2)
+    shape = add("Concat", rows, [size], shape=[2], dtype=INT64, axis=0)
+    return add("Expand", np.zeros((), np.float32), shape, shape=[batch, size])
+
+
+def _with_bias(add: _Nodes, x: ir.Value, bias: ir.Value | None) -> ir.Value:
+    return x if bias is None else add("Add", x, bias, shape=dims_of(x))
+
+
+def _lstm_step(
+    add: _Nodes, p: ir.Value, h: ir.Value, c: ir.Value, weights: ir.Value, bias: ir.Value | None, size: int
+) -> list[ir.Value]:
+    whole, one = dims_of(p), dims_of(h)
+    own = _with_bias(add, add("MatMul", h, weights, shape=whole), bias)
+    parts = add.split(add("Add", p, own, shape=whole), [size] * 4)
+    i, o, f = (add("Sigmoid", part, shape=one) for part in parts[:3])
+    new = add("Mul", i, add("Tanh", parts[3], shape=one), shape=one)
+    memory = add("Add", add("Mul", f, c, shape=one), new, shape=one)
+    return [add("Mul", o, add("Tanh", memory, shape=one), shape=one), memory]
+
+
+def _gru_step(
+    add: _Nodes, p: ir.Value, h: ir.Value, weights: ir.Value, bias: ir.Value | None, size: int, linear: bool
+) -> ir.Value:
+    whole, one = dims_of(p), dims_of(h)
+    z, r, n = add.split(p, [size] * 3)
+    own = add.split(_with_bias(add, add("MatMul", h, weights, shape=whole), bias), [size] * 3)
+    z, r = (add("Sigmoid", add("Add", a, b, shape=one), shape=one) for a, b in zip((z, r), own[:2], strict=True))
+    if linear:
+        gated = add("Mul", r, own[2], shape=one)
+    else:
+        last = add.split(weights, [size] * 3)[2]
+        gated = add("MatMul", add("Mul", r, h, shape=one), last, shape=one)
+        if bias is not None:
+            row = add("Unsqueeze", bias, [0], shape=[1, 3 * size])
+            gated = add("Add", gated, add.split(row, [size] * 3)[2], shape=one)
+    new = add("Tanh", add("Add", n, gated, shape=one), shape=one)
+    rest = add("Sub", np.ones((), np.float32), z, shape=one)
+    return add("Add", add("Mul", rest, new, shape=one), add("Mul", z, h, shape=one), shape=one)
