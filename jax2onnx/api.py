@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from jax.extend.core import Primitive
+from jax.typing import DTypeLike
 
 from jax2onnx import compat, opsets, report, side_effects
 from jax2onnx.decompose import decompose
@@ -29,6 +30,7 @@ from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.optimize import optimize
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.specs import input_specs, needs_x64
+from jax2onnx.storage import storage_dtype, store_weights
 from jax2onnx.structure import describe
 from jax2onnx.targets import check_target, legalize
 from jax2onnx.tracing import Program, trace
@@ -65,6 +67,7 @@ def to_onnx(
     weights: Any = None,
     weights_as_inputs: bool = False,
     load_weight: Callable[[str], Any] | None = None,
+    weights_dtype: DTypeLike | None = None,
     verify: bool = False,
     external_data_limit: int | None = None,
     max_shard_size: int | None = None,
@@ -98,6 +101,8 @@ def to_onnx(
             may be `jax.ShapeDtypeStruct`s, which `load_weight` reads when the file is written.
         weights_as_inputs: leave the weights as inputs of the model.
         load_weight: a function from the name of a weight, such as "params/dense/kernel", to its array.
+        weights_dtype: "float16" or "bfloat16" stores the float32 weights in half precision; the model still computes in
+            float32.
         verify: run the model in ONNX Runtime and compare it with JAX.
         external_data_limit, max_shard_size: when and how weights go to files beside the model.
         progress: called with (bytes written, bytes in all) while a file is written.
@@ -115,6 +120,7 @@ def to_onnx(
         raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
     if functions not in (None, "modules"):
         raise InputError(f'functions is {functions!r}; it must be None or "modules".')
+    stored_dtype = storage_dtype(weights_dtype)
     default_dtype = np.float64 if enable_double_precision else np.float32
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)
@@ -154,11 +160,14 @@ def to_onnx(
     legalize(model, target)
     if loosen_internal_shapes or os.environ.get("JAX2ONNX_LOOSEN_INTERNAL_SHAPES") == "1":
         loosen(model)
+    if stored_dtype is not None:
+        store_weights(model, stored_dtype)
     assign_names(model)
     model.metadata_props.update(_structure(program, names, count))
 
     def check(exported: onnx.ModelProto | str) -> None:
         options: dict[str, Any] = {"inputs_as_nchw": inputs_as_nchw, "outputs_as_nchw": outputs_as_nchw}
+        options["precision"] = stored_dtype
         function = functools.partial(source.fn, weights) if count else source.fn
         log.info(verify_model(function, specs, exported, input_params, x64=enable_double_precision, **options))
 

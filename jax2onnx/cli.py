@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("what comes out")
     group.add_argument("--out", "-o", metavar="FILE", help="file to write (default: FUNCTION.onnx)")
     group.add_argument("--opset", type=int, metavar="N", help="version of the ONNX operators (default: 23)")
+    group.add_argument("--weights-dtype", choices=["float16", "bfloat16"], help="store float32 weights in this dtype")
     group.add_argument("--name", metavar="NAME", help="name of the graph (default: the function's)")
     group.add_argument("--input-name", action="append", metavar="NAME", help="name of an input, in order")
     group.add_argument("--output-name", action="append", metavar="NAME", help="name of an output, in order")
@@ -148,6 +149,7 @@ def _export(options: argparse.Namespace) -> None:
         "outputs_as_nchw": options.nchw_output,
         "external_data_limit": options.external_data,
         "max_shard_size": options.max_shard_size,
+        "weights_dtype": options.weights_dtype,
         "record_primitive_calls_file": options.record,
     }
     text = f"Converting {options.module}:{options.function}"

@@ -124,7 +124,15 @@ def _to_proto(model: ir.Model) -> onnx.ModelProto:
             f'The weights are {total:,} bytes, more than the 2 GB a ModelProto can hold. Use return_mode="file", which '
             'puts them beside the model, or return_mode="ir".'
         )
-    return ir.to_proto(model)
+    try:
+        return ir.to_proto(model)
+    except ir.serde.SerdeError as error:
+        raise _origin(error) from None  # that of a weight that could not be read, say
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The first in a chain of errors, each the cause of the next."""
+    return error if error.__cause__ is None else _origin(error.__cause__)
 
 
 @dataclass

@@ -47,12 +47,14 @@ def verify(
     x64: bool = False,
     inputs_as_nchw: Axes = None,
     outputs_as_nchw: Axes = None,
+    precision: np.dtype | None = None,
     runs: int = 3,
 ) -> str:
     """Compare `model` with `fn` on generated inputs, at several sizes of each symbolic dimension.
 
     `specs` are pytrees of `jax.ShapeDtypeStruct`, as `specs.input_specs` gives them. Tolerances depend on the dtype of
-    an output unless given; the absolute one is relative to the largest value of the output where that is above 1.
+    an output (or on `precision`, the dtype of stored weights) unless given; the absolute one is relative to the largest
+    value of the output where that is above 1.
     Raises `VerificationError`, or returns a sentence that says what was tried and how close it was.
     """
     pair = _Pair(fn, dict(input_params or {}), _session(model), inputs_as_nchw or (), outputs_as_nchw or ())
@@ -60,7 +62,7 @@ def verify(
     with compat.x64(x64 or needs_x64(specs) or _x64_is_on()):
         for seed, sizes in enumerate(sample_sizes(specs, runs)):
             fixed = with_sizes(specs, sizes)
-            result = pair.compare(fixed, jax.tree.leaves(sample_arrays(fixed, seed)), _by_dtype(rtol, atol))
+            result = pair.compare(fixed, jax.tree.leaves(sample_arrays(fixed, seed)), _by_dtype(rtol, atol, precision))
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             if result.difference is not None:
                 raise VerificationError(f"{result.difference}{f', with {at}' if at else ''}.")
@@ -190,13 +192,13 @@ class _Pair:
 Tolerances = Callable[[np.ndarray], tuple[float, float]]
 
 
-def _by_dtype(rtol: float | None, atol: float | None) -> Tolerances:
+def _by_dtype(rtol: float | None, atol: float | None, precision: np.dtype | None = None) -> Tolerances:
     """The tolerances for an output, from its dtype and its largest value, where they are not given."""
 
     def tolerances(want: np.ndarray) -> tuple[float, float]:
         if not jax.numpy.issubdtype(want.dtype, np.floating):
             return 0.0, 0.0
-        relative, absolute = _TOLERANCES.get(want.dtype.name, _COARSE)
+        relative, absolute = max(_TOLERANCES.get(d.name, _COARSE) for d in (want.dtype, precision or want.dtype))
         sizes = np.abs(want.astype(np.float64))
         largest = sizes.max(initial=1.0, where=np.isfinite(sizes))
         return relative if rtol is None else rtol, absolute * largest if atol is None else atol

@@ -63,7 +63,7 @@ def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
             continue
         old = _bias(conv)
         shift = -shift if node.op_type == "Sub" else shift
-        bias = r.const(shift if old is None else old + shift)
+        bias = r.moved(shift, node.inputs[j]) if old is None else r.moved(old + shift, conv.inputs[2])
         return r.op(conv.op_type, conv.inputs[0], conv.inputs[1], bias, like=node.outputs[0], **_attributes(conv))
     return None
 
@@ -84,7 +84,7 @@ def scale_kernel(r: Rewriter, node: ir.Node) -> ir.Value | None:
         old = _bias(conv)
         operands = [conv.inputs[0], _scaled(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)]
         if old is not None:
-            operands.append(r.const(old * scale))
+            operands.append(r.moved(old * scale, conv.inputs[2]))
         return r.op(conv.op_type, *operands, like=node.outputs[0], **_attributes(conv))
     return None
 

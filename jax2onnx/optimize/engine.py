@@ -220,7 +220,7 @@ class Rewriter:
         return self.tensor(ir.Tensor(array), key=(array.dtype, array.shape, array.tobytes()), name=name)
 
     def moved(self, array: np.ndarray, source: ir.Value | None) -> ir.Value:
-        """The content of `source` in another shape or order, as an initializer under its name."""
+        """What became of the content of `source` (another shape, order, scale), as an initializer under its name."""
         return self.const(array, name=source.meta.get(NAME) if source is not None else None)
 
     def tensor(self, tensor: ir.TensorProtocol, key: Any = None, name: str | None = None) -> ir.Value:

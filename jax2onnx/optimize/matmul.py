@@ -100,7 +100,7 @@ def add_bias_before_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
             shape = shape[1:]
         if shape != tail or math.prod(shape) != dims(x)[-1]:
             continue
-        total = r.op("Add", x, r.const(known.reshape(-1)), like=x)
+        total = r.op("Add", x, r.moved(known.reshape(-1), bias), like=x)
         return reshaped(r, total, node.outputs[0])
     return None
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
+from jax2onnx.naming import NAME
 from jax2onnx.targets import table
 from jax2onnx.targets.carriers import FLOATS, INT64, MODE, MODE_DEFAULT, ORDERS, SELECTS, UINT64, carriers, is_exact
 
@@ -190,7 +191,7 @@ class Legalizer:
             return known
         content = value.const_value
         if value.is_initializer() and content is not None and content.nbytes <= FOLD_BYTES:
-            image = self.constant(content.numpy().astype(dtype.numpy()))
+            image = self.constant(content.numpy().astype(dtype.numpy()), value.meta.get(NAME))
         else:
             image = ir.Value(shape=value.shape, type=ir.TensorType(dtype))
             producer = value.producer()
@@ -214,8 +215,11 @@ class Legalizer:
         _graph(node).remove(node, safe=True)
         return [image]
 
-    def constant(self, array: np.ndarray) -> ir.Value:
-        """A known array: an initializer of the main graph; in a function body, the result of a Constant node."""
+    def constant(self, array: np.ndarray, name: str | None = None) -> ir.Value:
+        """A known array: an initializer of the main graph; in a function body, the result of a Constant node.
+
+        `name` is the name that it has in the program.
+        """
         key = (array.dtype, array.shape, array.tobytes())
         if key in self.constants:
             return self.constants[key]
@@ -226,6 +230,8 @@ class Legalizer:
             value.name = f"legal_{len(self.constants)}"
             while value.name in taken or value.name in self.root.initializers:
                 value.name += "_"
+            if name is not None:
+                value.meta[NAME] = name
             self.root.register_initializer(value)
         else:
             node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value])
