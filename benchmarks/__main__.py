@@ -1,10 +1,15 @@
 """Measure exports and models against JAX, and print a table of ratios.
 
-    python -m benchmarks                     all models
-    python -m benchmarks gpt2-small mlp-200  some of them
+    python -m benchmarks                           all models
+    python -m benchmarks gpt2-small mlp-200        some of them
+    python -m benchmarks --jax2onnx PYTHON --torch PYTHON
+                                                   beside them, what other exporters make of the same architectures:
+                                                   each in the Python of a virtual environment that has it
 
-Per model: the time of an export over the time of `jax.make_jaxpr` (both in a new process), nodes, and the latency in
-ONNX Runtime over that of `jax.jit` (same threads, interleaved runs, medians).
+Per model: the time of an export over the time of `jax.make_jaxpr` (each once, with cold caches), by how much the peak
+memory grows while a file is written over the size of the weights, nodes, and the latency in ONNX Runtime over that of
+`jax.jit` (same threads, interleaved runs, medians). The error is the largest difference of any result from JAX's, over
+the largest number in that result.
 """
 
 from __future__ import annotations
@@ -16,18 +21,21 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 THREADS = 2
+OTHERS = Path(__file__).with_name("others.py")
 
 
-def measure(name: str, runs: int) -> dict[str, Any]:
-    """All numbers of one model."""
+def export(name: str, path: str) -> dict[str, Any]:
+    """Trace and export a model with cold caches, write it to `path`, and say what that took."""
     import jax
     import numpy as np
-    import onnxruntime as ort
 
+    from benchmarks.memory import PeakMemory
     from benchmarks.models import MODELS
     from jax2onnx import to_onnx
 
@@ -38,37 +46,77 @@ def measure(name: str, runs: int) -> dict[str, Any]:
     start = time.perf_counter()
     jaxpr = jax.make_jaxpr(lambda *a: fn(*a))(*args)
     trace = time.perf_counter() - start
+    weights = sum(c.nbytes for c in jaxpr.consts)
+    del jaxpr
     jax.clear_caches()
     start = time.perf_counter()
-    proto = to_onnx(fn, args, enable_double_precision=wide)
-    export = time.perf_counter() - start
+    model = to_onnx(fn, args, enable_double_precision=wide)
+    seconds = time.perf_counter() - start
+    del model
+    with PeakMemory() as memory:
+        to_onnx(fn, args, enable_double_precision=wide, return_mode="file", output_path=path)
+    return {"trace": trace, "export": seconds, "memory": memory.growth, "weights": weights}
+
+
+def latencies(name: str, paths: dict[str, str], runs: int) -> dict[str, dict[str, Any]]:
+    """Nodes, time and error of each exported model, beside `jax.jit`."""
+    import jax
+    import numpy as np
+    import onnx
+    import onnxruntime as ort
+
+    from benchmarks.models import MODELS
+
+    fn, args = MODELS[name]()
+    jax.config.update("jax_enable_x64", any(a.dtype == np.float64 for a in args))
+    compiled = jax.jit(fn)
+    want = [np.asarray(x) for x in jax.tree.leaves(compiled(*args))]
     options = ort.SessionOptions()
     options.intra_op_num_threads = THREADS
-    session = ort.InferenceSession(proto.SerializeToString(), options)
-    feeds = {i.name: a for i, a in zip(session.get_inputs(), args, strict=True)}
-    compiled = jax.jit(fn)
-    want = np.asarray(jax.tree.leaves(compiled(*args))[0])
-    got = session.run(None, feeds)[0]
-    times: dict[str, list[float]] = {"onnx": [], "jax": []}
+    rows, sessions, times = {}, {}, {"jit": []}
+    for exporter, path in paths.items():
+        nodes = list(_all_nodes(onnx.load(path, load_external_data=False).graph))
+        sessions[exporter] = session = ort.InferenceSession(path, options)
+        times[exporter] = []
+        feeds = _feeds(session, args)
+        got = session.run(None, feeds)
+        rows[exporter] = {
+            "nodes": len(nodes),
+            "transposes": sum(n.op_type == "Transpose" for n in nodes),
+            "error": max(map(_error, got, want)) if exporter != "torch" else None,  # it has weights of its own
+        }
     for _ in range(runs):
         start = time.perf_counter()
-        session.run(None, feeds)
-        times["onnx"].append(time.perf_counter() - start)
-        start = time.perf_counter()
         jax.block_until_ready(compiled(*args))
-        times["jax"].append(time.perf_counter() - start)
-    onnx_time, jax_time = (statistics.median(times[k]) for k in ("onnx", "jax"))
-    return {
-        "model": name,
-        "equations": len(jaxpr.jaxpr.eqns),
-        "trace s": round(trace, 2),
-        "export / trace": round(export / trace, 2),
-        "nodes": sum(1 for _ in _all_nodes(proto.graph)),
-        "transposes": sum(n.op_type == "Transpose" for n in _all_nodes(proto.graph)),
-        "jit ms": round(jax_time * 1e3, 2),
-        "onnx / jit": round(onnx_time / jax_time, 2),
-        "error": float(f"{np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30):.1e}"),
-    }
+        times["jit"].append(time.perf_counter() - start)
+        for exporter, session in sessions.items():
+            feeds = _feeds(session, args)
+            start = time.perf_counter()
+            session.run(None, feeds)
+            times[exporter].append(time.perf_counter() - start)
+    jit = statistics.median(times["jit"])
+    for exporter, row in rows.items():
+        row["jit ms"] = round(jit * 1e3, 2)
+        row["onnx / jit"] = round(statistics.median(times[exporter]) / jit, 2)
+    return rows
+
+
+def _feeds(session: Any, args: list[Any]) -> dict[str, Any]:
+    """The arguments in the layout and dtype that a model wants (torch's images are channels-first)."""
+    import numpy as np
+
+    feeds = {}
+    for spec, array in zip(session.get_inputs(), args, strict=True):
+        if array.ndim == 4 and list(spec.shape)[1] == array.shape[3]:
+            array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+        feeds[spec.name] = array.astype(np.int64) if spec.type == "tensor(int64)" else array
+    return feeds
+
+
+def _error(got: Any, want: Any) -> float:
+    import numpy as np
+
+    return float(f"{np.max(np.abs(got - want), initial=0) / max(np.max(np.abs(want), initial=0), 1e-30):.1e}")
 
 
 def _all_nodes(graph: Any) -> Any:
@@ -78,32 +126,86 @@ def _all_nodes(graph: Any) -> Any:
             yield from _all_nodes(attribute.g)
 
 
+def measure(name: str, runs: int, others: dict[str, str]) -> list[dict[str, Any]]:
+    """A row of the table for each exporter that can export the model; each step in a process of its own."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {"ours": os.path.join(folder, "ours.onnx")}
+        costs = {"ours": _run([sys.executable, "-m", "benchmarks", "--export", name, paths["ours"]])}
+        for exporter, python in others.items():
+            path = os.path.join(folder, f"{exporter}.onnx")
+            found = _run([python, str(OTHERS), exporter, name, path], may_fail=True, cwd=folder)
+            if found is not None:
+                paths[exporter], costs[exporter] = path, found
+        command = [sys.executable, "-m", "benchmarks", "--latencies", name, json.dumps(paths), "--runs", str(runs)]
+        measured = _run(command)
+        for exporter in ["ours", *others]:
+            cost = costs.get(exporter)
+            row: dict[str, Any] = {"model": name, "exporter": exporter}
+            if cost is None:
+                rows.append({**row, "export / trace": "fails"})
+                continue
+            trace = costs["ours"]["trace"]
+            row["trace s"] = round(trace, 2)
+            row["export / trace"] = round(cost["export"] / trace, 1)
+            weights = costs["ours"]["weights"]
+            row["memory / weights"] = round(cost["memory"] / weights, 2) if weights > 10e6 else ""
+            rows.append({**row, **measured[exporter]})
+    return rows
+
+
+def _run(command: list[str], may_fail: bool = False, cwd: str | None = None) -> Any:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    if cwd is not None:
+        environment.pop("PYTHONPATH", None)  # not our package
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    if done.returncode and not may_fail:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
+
+
+COLUMNS = (
+    "model",
+    "exporter",
+    "trace s",
+    "export / trace",
+    "memory / weights",
+    "nodes",
+    "transposes",
+    "jit ms",
+    "onnx / jit",
+    "error",
+)
+
+
 def main() -> None:
-    """Run each model in a process of its own and print the table."""
+    """Measure each model and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", help="names of models (default: all)")
     parser.add_argument("--runs", type=int, default=15, help="runs per latency")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--jax2onnx", metavar="PYTHON", help="a Python that has another jax2onnx")
+    parser.add_argument("--torch", metavar="PYTHON", help="a Python that has torch and onnxscript")
+    parser.add_argument("--export", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--latencies", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(options.one, options.runs)))
+    if options.export:
+        print(json.dumps(export(*options.export)))
+        return
+    if options.latencies:
+        print(json.dumps(latencies(options.latencies[0], json.loads(options.latencies[1]), options.runs)))
         return
     from importlib.metadata import version
 
     from benchmarks.models import MODELS
 
-    versions = ", ".join(f"{p} {version(p)}" for p in ("jax", "onnx", "onnxruntime"))
+    versions = ", ".join(f"{p} {version(p)}" for p in ("jax", "onnx", "onnx-ir", "onnxruntime"))
     print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} cores, {THREADS} threads\n")
-    rows = []
+    print("| " + " | ".join(COLUMNS) + " |")
+    print("|" + "---|" * len(COLUMNS))
+    others = {name: python for name in ("jax2onnx", "torch") if (python := getattr(options, name))}
     for name in options.models or MODELS:
-        command = [sys.executable, "-m", "benchmarks", "--one", name, "--runs", str(options.runs)]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-        rows.append(json.loads(output.splitlines()[-1]))
-        if len(rows) == 1:
-            print("| " + " | ".join(rows[0]) + " |")
-            print("|" + "---|" * len(rows[0]))
-        print("| " + " | ".join(map(str, rows[-1].values())) + " |", flush=True)
+        for row in measure(name, options.runs, others):
+            print("| " + " | ".join(str(row.get(column, "")) for column in COLUMNS) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -220,12 +220,176 @@ def flow_solver(steps: int = 200, cells: int = 201) -> Model:
     return fn, [np.stack([rho, np.zeros(cells), p / 0.4])]
 
 
+def unet(size: int = 128, width: int = 32, out: int = 3) -> tuple[Callable[..., Any], Callable[..., np.ndarray]]:
+    """An encoder and decoder with two levels, pooling, transposed convolutions and skips; and a source of weights."""
+    w = Weights()
+
+    def pair(n: int, m: int) -> list[Any]:
+        return [(w(3, 3, n, m, scale=0.1), w(m)), (w(3, 3, m, m, scale=0.1), w(m))]
+
+    encoder, bottom = [pair(3, width), pair(width, 2 * width)], pair(2 * width, 4 * width)
+    up = [w(2, 2, 4 * width, 2 * width, scale=0.1), w(2, 2, 2 * width, width, scale=0.1)]
+    decoder, head = [pair(4 * width, 2 * width), pair(2 * width, width)], w(1, 1, width, out, scale=0.1)
+
+    def convs(x: Any, p: Any, shift: Any = 0.0) -> Any:
+        for kernel, bias in p:
+            x = jax.nn.silu(conv(x, kernel) + bias + shift)
+        return x
+
+    def fn(x: Any, shift: Any = 0.0) -> Any:
+        skips = []
+        for p in encoder:
+            x = convs(x, p)
+            skips.append(x)
+            x = lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        x = convs(x, bottom, shift)
+        for kernel, p, skip in zip(up, decoder, reversed(skips), strict=True):
+            x = lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            x = convs(jnp.concatenate([x, skip], -1), p)
+        return conv(x, head)
+
+    return fn, w
+
+
+def image(size: int, batch: int = 1) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((batch, size, size, 3)).astype(np.float32)
+
+
+def segmentation() -> Model:
+    fn, _ = unet()
+    return lambda x: fn(x), [image(128)]
+
+
+def diffusion_step(size: int = 64, width: int = 32) -> Model:
+    """One DDIM step: the noise that a U-Net sees in an image at a time, taken away."""
+    fn, w = unet(size, width)
+    embed = dense(w, 64, 4 * width)
+
+    def step(x: Any, t: Any) -> Any:
+        angles = t[:, None] * jnp.exp(-jnp.arange(32) * (jnp.log(10000.0) / 32))
+        shift = apply(jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1), embed)
+        noise = fn(x, shift[:, None, None, :])
+        now, then = (jnp.cos(u / 1000 * jnp.pi / 2)[:, None, None, None] ** 2 for u in (t, t - 20))
+        clean = (x - jnp.sqrt(1 - now) * noise) / jnp.sqrt(now)
+        return jnp.sqrt(then) * jnp.clip(clean, -1, 1) + jnp.sqrt(1 - then) * noise
+
+    return step, [image(size), np.float32([500.0])]
+
+
+def mixer(layers: int = 8, d: int = 512, size: int = 224, patch: int = 16) -> Model:
+    w = Weights()
+    n = (size // patch) ** 2
+    kernel, head, final = w(patch, patch, 3, d), dense(w, d, 1000), norm(w, d)
+    blocks = [
+        (norm(w, d), dense(w, n, 256), dense(w, 256, n), norm(w, d), dense(w, d, 4 * d), dense(w, 4 * d, d))
+        for _ in range(layers)
+    ]
+
+    def fn(x: Any) -> Any:
+        x = conv(x, kernel, patch, padding="VALID").reshape(x.shape[0], n, d)
+        for ln1, a, b, ln2, c, e in blocks:
+            y = layer_norm(x, ln1).swapaxes(1, 2)
+            x = x + apply(jax.nn.gelu(apply(y, a)), b).swapaxes(1, 2)
+            x = x + apply(jax.nn.gelu(apply(layer_norm(x, ln2), c)), e)
+        return apply(layer_norm(x, final).mean(1), head)
+
+    return fn, [image(size)]
+
+
+def bidirectional_gru(length: int = 128, d: int = 128) -> Model:
+    w = Weights()
+    cells = [(w(d, 3 * d), w(d, 3 * d), w(3 * d), w(d)) for _ in range(2)]
+
+    def run(xs: Any, p: Any, reverse: bool) -> Any:
+        wi, wh, bias, bias_n = p
+
+        def step(h: Any, x: Any) -> Any:
+            xr, xz, xn = jnp.split(x @ wi + bias, 3, -1)
+            hr, hz, hn = jnp.split(h @ wh, 3, -1)
+            r, z = jax.nn.sigmoid(xr + hr), jax.nn.sigmoid(xz + hz)
+            h = (1 - z) * jnp.tanh(xn + r * (hn + bias_n)) + z * h
+            return h, h
+
+        return lax.scan(step, jnp.zeros((xs.shape[1], d)), xs, reverse=reverse)[1]
+
+    def fn(xs: Any) -> Any:
+        return jnp.concatenate([run(xs, cells[0], False), run(xs, cells[1], True)], -1)
+
+    return fn, [np.random.default_rng(1).standard_normal((length, 1, d)).astype(np.float32)]
+
+
+def experts(tokens: int = 128, d: int = 512, count: int = 8, chosen: int = 2) -> Model:
+    """A mixture-of-experts block: each token goes to the best two of eight."""
+    w = Weights()
+    router, up, down, ln = w(d, count), w(count, d, 2 * d), w(count, 2 * d, d), norm(w, d)
+
+    def fn(x: Any) -> Any:
+        y = layer_norm(x, ln)
+        best, index = lax.top_k(jax.nn.softmax(y @ router), chosen)
+        gates = (jax.nn.one_hot(index, count) * (best / best.sum(-1, keepdims=True))[..., None]).sum(1)
+        inner = jax.nn.gelu(jnp.einsum("td,edf->etf", y, up))
+        return x + jnp.einsum("etf,efd,te->td", inner, down, gates)
+
+    return fn, [np.random.default_rng(1).standard_normal((tokens, d)).astype(np.float32)]
+
+
+def neural_ode(steps: int = 50, d: int = 64, batch: int = 32) -> Model:
+    """A vector field that is a small network, integrated by the classical Runge-Kutta method."""
+    w = Weights()
+    a, b = dense(w, d, 2 * d), dense(w, 2 * d, d)
+
+    def field(x: Any) -> Any:
+        return apply(jnp.tanh(apply(x, a)), b)
+
+    def fn(x: Any) -> Any:
+        h = 1.0 / steps
+
+        def step(_: Any, x: Any) -> Any:
+            k1 = field(x)
+            k2 = field(x + h / 2 * k1)
+            k3 = field(x + h / 2 * k2)
+            return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + field(x + h * k3))
+
+        return lax.fori_loop(0, steps, step, x)
+
+    return fn, [np.random.default_rng(1).standard_normal((batch, d)).astype(np.float32)]
+
+
+def cnn_training_step(batch: int = 32) -> Model:
+    """Forward, backward and an update with momentum of a small image classifier."""
+    w = Weights()
+    params = [w(3, 3, 1, 16, scale=0.1), w(16), w(3, 3, 16, 32, scale=0.1), w(32), w(7 * 7 * 32, 10), w(10)]
+    momenta = [np.zeros_like(p) for p in params]
+
+    def loss(params: Any, x: Any, labels: Any) -> Any:
+        for kernel, bias in (params[:2], params[2:4]):
+            x = jax.nn.relu(conv(x, kernel) + bias)
+            x = lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        logits = x.reshape(x.shape[0], -1) @ params[4] + params[5]
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
+
+    def fn(x: Any, labels: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, x, labels)
+        moved = [0.9 * m + g for m, g in zip(momenta, grads, strict=True)]
+        return value, [p - 0.01 * m for p, m in zip(params, moved, strict=True)], moved
+
+    rng = np.random.default_rng(1)
+    return fn, [rng.standard_normal((batch, 28, 28, 1)).astype(np.float32), rng.integers(0, 10, batch, dtype=np.int32)]
+
+
 MODELS: dict[str, Callable[[], Model]] = {
     "gpt2-small": gpt2,
     "vit-b16": vit,
     "resnet50": resnet50,
     "convnext-tiny": convnext_tiny,
+    "u-net": segmentation,
+    "mlp-mixer": mixer,
     "lstm-128": lstm,
+    "bi-gru-128": bidirectional_gru,
+    "experts": experts,
+    "diffusion-step": diffusion_step,
+    "neural-ode": neural_ode,
     "flow-solver": flow_solver,
+    "cnn-training": cnn_training_step,
     **{f"mlp-{n}": functools.partial(deep_mlp, n) for n in (50, 200, 800)},
 }
