@@ -39,6 +39,7 @@ from jax2onnx.weights import bake, weight_specs
 
 log = logging.getLogger("jax2onnx")
 
+PROVENANCE_VARIABLE = "JAX2ONNX_ENABLE_STACKTRACE_METADATA"
 NORMALIZATION_MODES = ("auto", "prefer_native", "force_decomposed")
 
 
@@ -64,6 +65,7 @@ def to_onnx(
     lowerings: Mapping[Primitive, Rule] | None = None,
     target: str = "onnxruntime",
     functions: str | None = None,
+    provenance: str | None = None,
     weights: Any = None,
     weights_as_inputs: bool = False,
     load_weight: Callable[[str], Any] | None = None,
@@ -97,6 +99,9 @@ def to_onnx(
         target: the runtime the model must load in; "onnx" for the pure standard.
         functions: "modules" makes the modules of the program visible as ONNX functions, shared by those that compute
             the same with other weights.
+        provenance: "source" notes in each node the primitive and the line of your code that it comes from; "stack" also
+            all lines that led there. By default, as the environment variable JAX2ONNX_ENABLE_STACKTRACE_METADATA says:
+            1 and 2 are these two, 0 is neither.
         weights: the first argument of `fn`, a pytree of parameters that become initializers under their own names. They
             may be `jax.ShapeDtypeStruct`s, which `load_weight` reads when the file is written.
         weights_as_inputs: leave the weights as inputs of the model.
@@ -120,6 +125,7 @@ def to_onnx(
         raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
     if functions not in (None, "modules"):
         raise InputError(f'functions is {functions!r}; it must be None or "modules".')
+    provenance_level = _provenance_level(provenance)
     stored_dtype = storage_dtype(weights_dtype)
     default_dtype = np.float64 if enable_double_precision else np.float32
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
@@ -154,9 +160,9 @@ def to_onnx(
             weights=baked,
             inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals[count:], "inputs_as_nchw"),
             outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),
-            provenance_level=int(os.environ.get("JAX2ONNX_ENABLE_STACKTRACE_METADATA", "0") or 0),
+            provenance_level=provenance_level,
         )
-        optimize(model, write_out_composites)
+        optimize(model, write_out_composites, normalization_mode)
     legalize(model, target)
     if loosen_internal_shapes or os.environ.get("JAX2ONNX_LOOSEN_INTERNAL_SHAPES") == "1":
         loosen(model)
@@ -193,6 +199,19 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _provenance_level(given: str | None) -> int:
+    """How much each node says of where it comes from: 0 nothing, 1 the line and the primitive, 2 the stack, too."""
+    levels = {"source": 1, "stack": 2}
+    if given is None:
+        text = os.environ.get(PROVENANCE_VARIABLE) or "0"
+        if text not in ("0", "1", "2"):
+            raise InputError(f"The environment variable {PROVENANCE_VARIABLE} is {text!r}; it must be 0, 1 or 2.")
+        return int(text)
+    if given not in levels:
+        raise InputError(f'provenance is {given!r}; it must be None, "source" or "stack".')
+    return levels[given]
 
 
 def _structure(program: Program, names: Names, baked: int) -> dict[str, str]:

@@ -258,9 +258,13 @@ def source_line(eqn: Any, *around: Any) -> str:
     return f"{frame.file_name}:{frame.start_line}" if frame else "unknown"
 
 
-def source_stack(eqn: Any) -> str:
-    """All the user's frames that an equation comes from, innermost first."""
-    return "\n".join(f"{f.file_name}:{f.start_line} ({f.function_name})" for f in _frames(eqn))
+def source_stack(eqn: Any, *around: Any) -> str:
+    """All the frames that an equation comes from, innermost first.
+
+    JAX cuts off what is outside of a function that it traces by itself; the equations `around`, innermost first, know.
+    """
+    frames = [f"{f.file_name}:{f.start_line} ({f.function_name})" for e in (eqn, *around) for f in _frames(e)]
+    return "\n".join(dict.fromkeys(frames))
 
 
 def is_positive(dim: Any) -> bool:
@@ -287,6 +291,11 @@ def index_dtype(shape: Any) -> np.dtype:
 def non_negative(dim: Any) -> Any:
     """max(dim, 0) for a dimension that may be symbolic."""
     return max(dim, 0) if isinstance(dim, int) else core.max_dim(dim, 0)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """min(a, b) of dimensions that may be symbolic."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else core.min_dim(a, b)
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:

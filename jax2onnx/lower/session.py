@@ -45,6 +45,7 @@ class Session:
         self._taken: set[str] = set()
         self.functions: dict[Any, tuple[ir.Function, list[str]]] = {}  # with the dimensions they need
         self._traced: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        self._around: list[Any] = []  # the equations that are being lowered, each in the body of the one before
         self._kept_alive: list[Any] = []  # arrays whose id() is a key of a constants table
 
     # ------------------------------------------------------------------------------------------------ equations
@@ -63,7 +64,9 @@ class Session:
                 last_stack, stack = name_stack, "/".join(scope_parts(str(name_stack)))
                 g.scope = outer_scope if not stack else f"{outer_scope}/{stack}" if outer_scope else stack
             g.eqn = eqn
+            self._around.append(eqn)
             env.update(zip(eqn.outvars, self._lower_equation(g, eqn, operands), strict=True))
+            self._around.pop()
         g.eqn, g.scope = outer_eqn, outer_scope
         return [self._literal(g, v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 
@@ -158,8 +161,8 @@ class Session:
             return None
         props = {
             "pkg.jax2onnx.primitive": g.eqn.primitive.name,
-            "pkg.jax2onnx.source": compat.source_line(g.eqn),
+            "pkg.jax2onnx.source": compat.source_line(g.eqn, *reversed(self._around)),
         }
         if self.provenance_level > 1:
-            props["pkg.jax2onnx.stack"] = compat.source_stack(g.eqn)
+            props["pkg.jax2onnx.stack"] = compat.source_stack(g.eqn, *reversed(self._around))
         return props
