@@ -75,6 +75,8 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
     lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
 }
 
+FLOATS = (np.float32, np.float64)
+
 NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
     lax.div_p: _plain(np.divide),
     lax.sqrt_p: _plain(np.sqrt),
@@ -102,16 +104,22 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
         return None
     arrays = [o.const for o in operands]
     numpy_rule = NUMPY.get(eqn.primitive)
-    if numpy_rule is None and all(a is not None and a.dtype in (np.float32, np.float64) for a in arrays):
+    if numpy_rule is None and all(a is not None and a.dtype in FLOATS for a in arrays):
         numpy_rule = NUMPY_ON_FLOATS.get(eqn.primitive)
     if numpy_rule is not None and not any(a.dtype.hasobject for a in arrays if a is not None):
         with np.errstate(all="ignore"):
             results = [numpy_rule(*arrays, **eqn.params)]
-    elif eqn.primitive is lax.convert_element_type_p and all(a.dtype.kind in "biu" for a in arrays if a is not None):
+    elif eqn.primitive is lax.convert_element_type_p and _is_exact(arrays[0], eqn.params["new_dtype"]):
         results = [arrays[0].astype(eqn.params["new_dtype"])]  # type: ignore[union-attr]
     else:
         results = compat.evaluate_equation(eqn, arrays)
     return [np.asarray(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
+
+
+def _is_exact(array: np.ndarray | None, to: Any) -> bool:
+    """Does NumPy convert an array as JAX does? Not floats to integers, nor floats to types that it does not know."""
+    assert array is not None
+    return array.dtype.kind in "biu" or (array.dtype in FLOATS and to in FLOATS)
 
 
 def _ends_soon(eqn: Any) -> bool:
