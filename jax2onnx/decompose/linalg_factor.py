@@ -15,6 +15,7 @@ from jax.lax.linalg import (
     symmetric_product_p,
 )
 
+from jax2onnx import compat
 from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
@@ -78,7 +79,7 @@ def lu(a: Array, **_) -> list[Array]:
     is written. The rows stay where they are until the end; `order` tells which row is in which place.
     """
     m, n = a.shape
-    rank = min(m, n)
+    rank = compat.smaller(m, n)
     index = indices(m)
     if rank == 0:
         return [a, jnp.zeros((rank,), np.int32), index]
@@ -99,7 +100,7 @@ def lu(a: Array, **_) -> list[Array]:
         return (replace(lt, k, column), replace(u, k, row), order, below), place
 
     start = (jnp.zeros((rank, m), a.dtype), jnp.zeros((rank, n), a.dtype), index, jnp.ones((m,), bool))
-    (lt, u, order, _below), pivots = lax.scan(step, start, (indices(rank), a.T[:rank]))
+    (lt, u, order, _below), pivots = lax.scan(step, start, (indices(rank), take(a.T, indices(rank))))
     lower = jnp.pad(take(lt, order, 1).T, ((0, 0), (0, n - rank)))
     u = jnp.pad(u, ((0, m - rank), (0, 0)))
     return [jnp.where(on_or_below(m, n, -1), lower, u), pivots, order]

@@ -160,9 +160,9 @@ def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
     pooled = [i for i, (size, stride) in enumerate(zip(w.sizes, w.strides, strict=True)) if (size, stride) != (1, 1)]
     padded = [i for i, pair in enumerate(w.padding) if any(not isinstance(p, int) or p != 0 for p in pair)]
     fits = all(
-        isinstance(p, int) and 0 <= p <= (size - 1) * dilation
-        for size, dilation, pair in zip(w.sizes, w.window_dilation, w.padding, strict=True)
-        for p in pair
+        all(isinstance(p, int) and 0 <= p <= (size - 1) * dilation for p in pair)
+        and (pair == (0, 0) or dilation == 1 or compat.is_at_least(n, dilation))  # else it could step over the operand
+        for n, size, dilation, pair in zip(x.shape, w.sizes, w.window_dilation, w.padding, strict=True)
     )
     return not (
         x.dtype in (np.float32, np.float64, np.float16, jnp.bfloat16)
@@ -219,6 +219,9 @@ def select_and_scatter_add(source: Array, operand: Array, *, select_prim: Primit
     places = lax.reshape(lax.iota(dtype, size), padded.shape)
     inside = w._replace(padding=[(0, 0)] * operand.ndim)
     _, chosen = fold_windows([padded, places], [0, 0], _keep(select_prim), inside)
+    if chosen.shape != source.shape:  # there are as many windows, which symbolic sizes need not show
+        missing = [(0, n - m, 0) for n, m in zip(source.shape, chosen.shape, strict=True)]
+        chosen = lax.pad(chosen, jnp.asarray(0, dtype), missing)
     flat = lax.scatter_add(
         lax.full((size,), 0, source.dtype),
         lax.reshape(chosen, (chosen.size, 1)),

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.shape import pad
 
@@ -91,7 +92,7 @@ def _conv(
         "Conv",
         x,
         kernel,
-        kernel_shape=kernel.shape[2:],
+        kernel_shape=kernel.shape[2:] if is_static(kernel.shape[2:]) else None,
         strides=tuple(strides) if set(strides) != {1} else None,
         pads=tuple(pads) if any(pads) else None,
         dilations=tuple(rhs_dilation) if set(rhs_dilation) != {1} else None,

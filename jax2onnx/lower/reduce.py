@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.dtypes import BOOL, INT32, INT64, highest, is_float, lowest
 from jax2onnx.lower.registry import lowers
 
@@ -36,7 +38,9 @@ def _on_bools(op_type: str, neutral: bool) -> Callable[..., Val]:
             return x
         if _may_be_empty(x, axes):
             return g.full(g.avals_out[0].shape, neutral, BOOL)
-        return g.cast(g.op(op_type, g.cast(x, INT32), axes=tuple(axes), keepdims=0), BOOL)
+        extreme = g.op(op_type, g.cast(x, INT32), axes=tuple(axes), keepdims=0)
+        # The extreme of nothing, where a symbolic size turns out to be 0, is the largest or the smallest of all numbers.
+        return g.cast(extreme, BOOL) if is_static([x.shape[i] for i in axes]) else g.Greater(extreme, 0)
 
     return rule
 
@@ -59,7 +63,14 @@ lowers(lax.reduce_max_p)(_by_dtype(_MAX, _ANY))
 lowers(lax.reduce_min_p)(_by_dtype(_MIN, _ALL))
 
 
-def _fold_bits(op_type: str, neutral: int) -> Callable[..., Val]:
+def _fold_steps(combine: Callable[[Array, Array], Array], axis: int, neutral: int, x: Array) -> Array:
+    """Combine the elements along an axis one by one."""
+    rows = lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
+    start = lax.full(rows.shape[1:], np.asarray(neutral, np.int64).astype(x.dtype))
+    return lax.scan(lambda folded, row: (combine(folded, row), None), start, rows)[0]
+
+
+def _fold_bits(op_type: str, neutral: int, combine: Callable[[Array, Array], Array]) -> Callable[..., Val]:
     """A bitwise operator over an axis: halves are combined until one element is left, so that the graph grows with the
     logarithm of the size."""
 
@@ -67,7 +78,8 @@ def _fold_bits(op_type: str, neutral: int) -> Callable[..., Val]:
         for axis in sorted(axes, reverse=True):
             size = x.shape[axis]
             if not isinstance(size, int):
-                raise NotImplementedError(f"{op_type} over a symbolic axis")
+                x = g.call_jax(functools.partial(_fold_steps, combine, axis, neutral), x)
+                continue
             if size == 0:
                 shape = (*x.shape[:axis], *x.shape[axis + 1 :])
                 x = g.full(shape, np.asarray(neutral, np.int64).astype(x.dtype), x.dtype)
@@ -83,15 +95,15 @@ def _fold_bits(op_type: str, neutral: int) -> Callable[..., Val]:
     return rule
 
 
-lowers(lax.reduce_and_p)(_by_dtype(_fold_bits("BitwiseAnd", -1), _ALL))
-lowers(lax.reduce_or_p)(_by_dtype(_fold_bits("BitwiseOr", 0), _ANY))
+lowers(lax.reduce_and_p)(_by_dtype(_fold_bits("BitwiseAnd", -1, lax.bitwise_and), _ALL))
+lowers(lax.reduce_or_p)(_by_dtype(_fold_bits("BitwiseOr", 0, lax.bitwise_or), _ANY))
 
 
 @lowers(lax.reduce_xor_p)
 def reduce_xor(g: Builder, x: Val, *, axes: Sequence[int], **params: Any) -> Val:
     """Parity: of bools, whether the number of True is odd."""
     if x.dtype != BOOL:
-        return _fold_bits("BitwiseXor", 0)(g, x, axes=axes)
+        return _fold_bits("BitwiseXor", 0, lax.bitwise_xor)(g, x, axes=axes)
     count = _SUM(g, g.cast(x, INT64), axes=axes)
     return g.cast(g.Mod(count, 2), BOOL)
 

@@ -1,0 +1,141 @@
+"""Convolution, pooling and resizing where height, width, time or batch are symbolic."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from jax import lax
+
+from tests.symbolic.sizes import check_at_sizes, floats
+
+IMAGE = "f32[B,H,W,3]"
+NHWC = ("NHWC", "HWIO", "NHWC")
+K3 = floats(3, 3, 3, 4)
+SMALL = [{"B": 1, "H": 3, "W": 5}, {"B": 2, "H": 4, "W": 3}, {"B": 3, "H": 7, "W": 6}, {"B": 5, "H": 6, "W": 8}]
+
+
+@pytest.mark.parametrize(
+    ("strides", "padding", "dilation"),
+    [((1, 1), "SAME", (1, 1)), ((2, 2), "SAME", (1, 1)), ((3, 2), "SAME_LOWER", (1, 2)), ((2, 1), "VALID", (1, 1))],
+)
+def test_convolution(strides, padding, dilation):
+    def f(x):
+        return lax.conv_general_dilated(x, K3, strides, padding, rhs_dilation=dilation, dimension_numbers=NHWC)
+
+    large_enough = {"constraints": ["H >= 3", "W >= 3"], "sizes": SMALL} if padding == "VALID" else {"empty": "B"}
+    check_at_sizes(f, IMAGE, **large_enough, rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_with_explicit_padding():
+    def f(x):
+        conv = lambda *args, **kw: lax.conv_general_dilated(x, K3, *args, dimension_numbers=NHWC, **kw)  # noqa: E731
+        return (
+            conv((1, 1), [(1, 2), (2, 2)]),
+            conv((2, 2), [(1, 1), (1, 1)], lhs_dilation=(2, 3)),
+            conv((1, 1), [(4, -1), (3, 0)]),
+        )
+
+    check_at_sizes(f, IMAGE, empty="B", rtol=1e-5, atol=1e-5)
+
+
+def test_grouped_and_one_dimensional_convolutions():
+    depthwise, causal = floats(3, 3, 1, 6), floats(4, 3, 5)
+
+    def f(x):
+        t = lax.conv_general_dilated(x[:, 0], causal, (1,), [(3, 0)], dimension_numbers=("NWC", "WIO", "NWC"))
+        d = lax.conv_general_dilated(x, depthwise, (1, 1), "SAME", feature_group_count=3, dimension_numbers=NHWC)
+        return t, d
+
+    check_at_sizes(f, IMAGE, constraints=["W >= 3"], sizes=SMALL, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID", [(2, 3), (1, 2)]])
+def test_transposed_convolution(padding):
+    def f(x):
+        return lax.conv_transpose(x, K3, (2, 2), padding), lax.conv_transpose(
+            x, K3, (1, 3), padding, rhs_dilation=(2, 1)
+        )
+
+    check_at_sizes(f, IMAGE, empty="", sizes=[*SMALL, {"B": 2, "H": 1, "W": 2}], rtol=1e-5, atol=1e-5)
+
+
+def test_pooling():
+    def f(x):
+        return (
+            nnx.max_pool(x, (2, 2), (2, 2)),
+            nnx.avg_pool(x, (2, 2), (1, 2)),
+            nnx.max_pool(x, (3, 3), (2, 2), "SAME"),
+            nnx.avg_pool(x, (3, 2), (2, 1), "SAME"),
+            nnx.avg_pool(x, (2, 3), (2, 2), "SAME", count_include_pad=False),
+            nnx.min_pool(x, (2, 2), (2, 2), [(1, 1), (0, 1)]),
+        )
+
+    check_at_sizes(f, IMAGE, constraints=["H >= 2", "W >= 2"], sizes=[*SMALL, {"B": 2, "H": 2, "W": 3}], atol=1e-6)
+
+
+def test_windows_with_any_computation():
+    def f(x):
+        return (
+            lax.reduce_window(x, 1.0, lax.mul, (2, 2), (1, 2), "SAME"),
+            lax.reduce_window(x, 0.0, lax.add, (3, 2), (2, 1), "SAME_LOWER"),
+            lax.reduce_window(x.astype(jnp.int32), 0, lax.add, (2, 3), (1, 1), [(1, 0), (1, 1)]),
+            lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (1, 1), "SAME", window_dilation=(1, 2)),
+            lax.reduce_window(x, 0.5, lambda a, b: a * b + a + b, (2, 1), (2, 1), "SAME"),
+        )
+
+    check_at_sizes(f, "f32[A,B]", empty="", rtol=1e-5)
+
+
+def test_gradients_of_windows():
+    def f(x):
+        loss = lambda x: (  # noqa: E731
+            jnp.sin(nnx.max_pool(x, (2, 2), (2, 2), "SAME")).sum()
+            + jnp.cos(nnx.avg_pool(x, (3, 3), (2, 2), "SAME")).sum()
+            + jnp.sin(lax.conv_general_dilated(x, K3, (1, 1), [(1, 1), (1, 1)], dimension_numbers=NHWC)).sum()
+        )
+        return jax.grad(loss)(x)
+
+    check_at_sizes(f, IMAGE, empty="", rtol=1e-4, atol=1e-4)
+
+
+def test_resizing():
+    def f(x):
+        b, h, w, c = x.shape
+        return (
+            jax.image.resize(x, (b, 2 * h, 2 * w, c), "nearest"),
+            jax.image.resize(x, (b, 6, 4, c), "nearest"),
+        )
+
+    check_at_sizes(f, IMAGE, empty="B", rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["linear", "cubic", "lanczos3"])
+def test_resizing_with_interpolation(method):
+    def f(x):
+        b, h, w, c = x.shape
+        return jax.image.resize(x, (b, 2 * h, 7, c), method), jax.image.resize(x, (b, h, 3 * w, c), method)
+
+    check_at_sizes(f, IMAGE, empty="", rtol=2e-5, atol=2e-5)
+
+
+def test_upsampling_by_repetition():
+    def f(x):
+        return jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2), jnp.kron(x[0, :, :, 0], jnp.ones((2, 2)))
+
+    check_at_sizes(f, IMAGE, empty="")
+
+
+def test_patches():
+    def f(x):
+        b, h, w, c = x.shape
+        patches = x.reshape(b, h // 2, 2, w // 2, 2, c).transpose(0, 1, 3, 2, 4, 5)
+        return patches.reshape(b, (h // 2) * (w // 2), 4 * c)
+
+    check_at_sizes(f, "f32[B,2*H,2*W,3]")
+
+
+def test_kernel_of_symbolic_size():
+    def f(x, kernel):
+        return lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
+
+    check_at_sizes(f, "f32[B,8,2]", "f32[K,2,O]", empty="", rtol=1e-5, atol=1e-5)
