@@ -12,8 +12,10 @@ import onnx_ir as ir
 
 from jax2onnx.optimize import (
     activations,
+    batch_norm,
     convolution,
     fold,
+    group_norm,
     indices,
     intervals,
     layout,
@@ -36,20 +38,28 @@ RECOGNISE = [
     indices.PICK,
     masks.RULES,
     softmax.RULES,
-    normalization.RULES,
     activations.RULES,
     convolution.RULES,
     recurrent.RULES,
 ]
+NORMALIZE = {
+    "auto": [normalization.RULES, group_norm.RULES],
+    "prefer_native": [normalization.RULES, group_norm.NATIVE, batch_norm.RULES],
+    "force_decomposed": [],
+}
+"""How formulas of normalizations are written: where that is no slower, as operators, or not as operators."""
 MAX_ROUNDS = 4
 """One rule's result may be what another looks for, further away than the rewriter revisits."""
 
 
-def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> Counter[str]:
+def optimize(
+    model: ir.Model, write_out_composites: Callable[[], int] = int, normalization_mode: str = "auto"
+) -> Counter[str]:
     """Make `model` small and fast; what was done, and how often.
 
     `write_out_composites` replaces the nodes that were only there to be recognised as parts of a formula.
     """
+    recognise = [*RECOGNISE, *NORMALIZE[normalization_mode]]
     counts: Counter[str] = Counter()
 
     def rewrite(rule_sets: list[RuleSet]) -> int:
@@ -61,9 +71,9 @@ def optimize(model: ir.Model, write_out_composites: Callable[[], int] = int) -> 
         return done.total()
 
     rewrite(TIDY)
-    rewrite([*TIDY, *RECOGNISE])  # before axes move away from where formulas have them
+    rewrite([*TIDY, *recognise])  # before axes move away from where formulas have them
     for _ in range(MAX_ROUNDS):
-        if not rewrite([*TIDY, *MOVE, *RECOGNISE]):
+        if not rewrite([*TIDY, *MOVE, *recognise]):
             break
     if write_out_composites():
         rewrite(TIDY)

@@ -104,7 +104,7 @@ def recognise_layer_norm_with_bias(r: Rewriter, node: ir.Node) -> ir.Value | Non
 def recognise_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps) * scale, or x / sqrt(mean(x * x) + eps) * scale."""
     y = node.outputs[0]
-    if _continues(node):
+    if continues(node):
         return None  # look at the whole product first
     found = _normalized(y)
     if found is None or dims(found.x) != dims(y):
@@ -119,7 +119,7 @@ def recognise_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op(op_type, found.x, scale, like=y, axis=found.axis - len(dims(y)), epsilon=found.epsilon)
 
 
-def _continues(node: ir.Node) -> bool:
+def continues(node: ir.Node) -> bool:
     """Is the result only used as a factor of another product of the same shape?"""
     uses = node.outputs[0].uses()
     if len(uses) != 1 or node.outputs[0].is_graph_output():
@@ -161,14 +161,14 @@ def _normalized_shape(x: ir.Value, axis: int) -> tuple[int, ...]:
 
 
 def _normalized(product: ir.Value) -> Normalized | None:
-    numerators, roots = _factors(product)
+    numerators, roots = factors(product)
     for root in roots:
-        inner = _variance_plus_epsilon(root)
+        inner = variance_plus_epsilon(root)
         if inner is None:
             continue
         variance, epsilon = inner
         for i, candidate in enumerate(numerators):
-            x, is_centered, axes = _matches(candidate, variance)
+            x, is_centered, axes = matches(candidate, variance)
             if x is None or axes is None or len(roots) != 1:
                 continue
             rank = len(dims(x))
@@ -181,7 +181,7 @@ def _normalized(product: ir.Value) -> Normalized | None:
     return None
 
 
-def _factors(product: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+def factors(product: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
     """The factors of a product, and the arguments of the square roots that it is divided by."""
     node = producer(product, "Mul", "Div", "Reciprocal")
     if node is None:
@@ -195,18 +195,18 @@ def _factors(product: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
         root = producer(b, "Sqrt")
         if root is None:
             return [product], []
-        over, under = _factors(a) if len(a.uses()) == 1 else ([a], [])
+        over, under = factors(a) if len(a.uses()) == 1 else ([a], [])
         return over, [*under, root.inputs[0]]  # type: ignore[list-item]
     if a is b:
         return [product], []
-    over_a, under_a = _factors(a)
-    over_b, under_b = _factors(b)
+    over_a, under_a = factors(a)
+    over_b, under_b = factors(b)
     if not under_a and not under_b:
         return [product], []
     return over_a + over_b, under_a + under_b
 
 
-def _variance_plus_epsilon(value: ir.Value) -> tuple[ir.Value, float] | None:
+def variance_plus_epsilon(value: ir.Value) -> tuple[ir.Value, float] | None:
     node = producer(value, "Add")
     if node is None:
         return None
@@ -214,11 +214,11 @@ def _variance_plus_epsilon(value: ir.Value) -> tuple[ir.Value, float] | None:
         epsilon = splat(node.inputs[i])
         variance = node.inputs[1 - i]
         if epsilon is not None and variance is not None:
-            return _without_clip(variance), float(epsilon)
+            return without_clip(variance), float(epsilon)
     return None
 
 
-def _without_clip(value: ir.Value) -> ir.Value:
+def without_clip(value: ir.Value) -> ir.Value:
     """max(0, v) of a variance is v: it is never negative but by rounding."""
     node = producer(value, "Max", "Relu")
     if node is None:
@@ -231,11 +231,11 @@ def _without_clip(value: ir.Value) -> ir.Value:
     return value
 
 
-def _matches(candidate: ir.Value, variance: ir.Value) -> tuple[ir.Value | None, bool, tuple[int, ...] | None]:
+def matches(candidate: ir.Value, variance: ir.Value) -> tuple[ir.Value | None, bool, tuple[int, ...] | None]:
     """(x, is it centered, axes) if `variance` is the variance (or mean square) that belongs to `candidate`."""
     mean_of = reduction(variance, "ReduceMean")
     if mean_of is not None:
-        squared = _square_of(mean_of[0])
+        squared = square_of(mean_of[0])
         if squared is candidate:
             difference = producer(candidate, "Sub")
             if difference is not None:
@@ -255,8 +255,8 @@ def _matches(candidate: ir.Value, variance: ir.Value) -> tuple[ir.Value | None, 
         return None, False, None
     x, axes = centered
     mean_square = reduction(difference.inputs[0], "ReduceMean")
-    mean = _square_of(difference.inputs[1])
-    if mean_square is None or mean is None or mean_square[1] != axes or _square_of(mean_square[0]) is not x:
+    mean = square_of(difference.inputs[1])
+    if mean_square is None or mean is None or mean_square[1] != axes or square_of(mean_square[0]) is not x:
         return None, False, None
     found = reduction(mean, "ReduceMean")
     return (x, True, axes) if found is not None and found == (x, axes) else (None, False, None)
@@ -269,7 +269,7 @@ def _centered(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None
     return found if node is not None and found is not None and found[0] is node.inputs[0] else None
 
 
-def _square_of(value: ir.Value | None) -> ir.Value | None:
+def square_of(value: ir.Value | None) -> ir.Value | None:
     node = producer(value, "Mul", "Pow")
     if node is None:
         return None
