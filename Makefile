@@ -14,7 +14,7 @@ export JAX_PLATFORMS ?= cpu
 export KERAS_BACKEND ?= jax
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format conformance bench fuzz clean
+.PHONY: help demo test lint format conformance passes bench fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -37,6 +37,9 @@ format: $(READY_TO_TEST) ## put the code into the house style
 
 conformance: $(READY_TO_TEST) ## run all of JAX's own test cases and write docs/coverage.md
 	$(BIN)/python -m tests.conformance --workers $(WORKERS) --table docs/coverage.md
+
+passes: $(READY_TO_TEST) ## export a sample of those cases with and without the optimizer, compare how close they are to JAX
+	$(BIN)/python -m tests.conformance --workers $(WORKERS) --sample 4 --passes
 
 bench: $(READY_TO_TEST) ## measure exports and models against JAX
 	$(BIN)/python -m benchmarks

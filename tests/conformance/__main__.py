@@ -6,6 +6,7 @@ examples:
   python -m tests.conformance --match 'svd.*complex64'         cases whose full name matches
   python -m tests.conformance --sample 3                       3 cases of each group, the same each time
   python -m tests.conformance --sample 3 --symbolic            with symbolic leading axes, where JAX can export that
+  python -m tests.conformance --sample 3 --passes              with and without the optimizer: equally close to JAX?
   python -m tests.conformance --failed-from build/conformance/jax-0.10.2.json
                                                                those that were not ok in an earlier run
   python -m tests.conformance --match 'eigh.*50_50' --debug    in this process, with tracebacks, models kept
@@ -37,6 +38,7 @@ def main() -> int:
 
     from tests.conformance import cases, report
     from tests.conformance.judge import judge
+    from tests.conformance.passes import judge_passes
     from tests.conformance.pool import judge_all
 
     names = _chosen(parser, options, cases.load())
@@ -45,14 +47,17 @@ def main() -> int:
         return 0
     start = time.monotonic()
     how = {"seed": options.seed, "dynamic": options.dynamic, "symbolic": options.symbolic}
-    if options.debug:
+    groups = {name: cases.load()[name].group_name for name in names}
+    if options.passes:
+        judge_both = functools.partial(judge_passes, seed=options.seed)
+        results = judge_all(groups, judge_both, workers=options.workers, timeout=options.timeout)
+    elif options.debug:
         results = _debug(names, how)
     else:
         judge_here = functools.partial(judge, cache=not options.no_cache, **how)
-        groups = {name: cases.load()[name].group_name for name in names}
         results = judge_all(groups, judge_here, workers=options.workers, timeout=options.timeout)
     run = report.finished(_with_progress(results, len(names)))
-    whole = len(names) == len(cases.load()) and not options.dynamic and not options.symbolic
+    whole = len(names) == len(cases.load()) and not (options.dynamic or options.symbolic or options.passes)
     path = options.results or cases.BUILD / (f"jax-{jax.__version__}.json" if whole else "partial.json")
     report.save(run, path)
     if options.table:
@@ -89,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--seed", type=int, default=0, metavar="N", help="for the arguments of the cases (default: 0)")
     how.add_argument(
         "--dynamic", action="store_true", help="pass arrays that cases hold fixed (as scatter's indices) as inputs"
+    )
+    how.add_argument(
+        "--passes", action="store_true", help="export with and without the optimizer: is the model as close to JAX?"
     )
     how.add_argument("--symbolic", action="store_true", help="make the leading axes of the inputs symbolic")
     how.add_argument("--no-cache", action="store_true", help="compute JAX's results anew instead of keeping them")
