@@ -27,6 +27,7 @@ from jax2onnx.frontends import source_of
 from jax2onnx.loosen import loosen
 from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
 from jax2onnx.naming import Names, array_key, assign_names, final_names
+from jax2onnx.noise import noise_as_input
 from jax2onnx.optimize import optimize
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.specs import input_specs, needs_x64
@@ -66,6 +67,7 @@ def to_onnx(
     target: str = "onnxruntime",
     functions: str | None = None,
     provenance: str | None = None,
+    random: str | None = None,
     weights: Any = None,
     weights_as_inputs: bool = False,
     load_weight: Callable[[str], Any] | None = None,
@@ -102,6 +104,9 @@ def to_onnx(
         provenance: "source" notes in each node the primitive and the line of your code that it comes from; "stack" also
             all lines that led there. By default, as the environment variable JAX2ONNX_ENABLE_STACKTRACE_METADATA says:
             1 and 2 are these two, 0 is neither.
+        random: "noise" makes each draw of random numbers an input of the model, `noise/normal_0`, in place of the keys:
+            standard normal, uniform in [0, 1), or random bits. (`gamma`, `poisson` and others that draw until they
+            accept are an error.)
         weights: the first argument of `fn`, a pytree of parameters that become initializers under their own names. They
             may be `jax.ShapeDtypeStruct`s, which `load_weight` reads when the file is written.
         weights_as_inputs: leave the weights as inputs of the model.
@@ -125,6 +130,8 @@ def to_onnx(
         raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
     if functions not in (None, "modules"):
         raise InputError(f'functions is {functions!r}; it must be None or "modules".')
+    if random not in (None, "noise"):
+        raise InputError(f'random is {random!r}; it must be None or "noise".')
     provenance_level = _provenance_level(provenance)
     stored_dtype = storage_dtype(weights_dtype)
     default_dtype = np.float64 if enable_double_precision else np.float32
@@ -135,6 +142,10 @@ def to_onnx(
     arguments = specs if weights is None else [weight_specs(weights), *specs]
     wide = enable_double_precision or jax.config.jax_enable_x64 or needs_x64(arguments)
     with compat.x64(wide), _without_garbage_collection():
+        if random == "noise":
+            noisy = noise_as_input(source.fn, arguments, input_params or {})
+            source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs
+            specs = arguments if weights is None else arguments[1:]
         program = trace(source.fn, arguments, input_params or {})
         count = 0 if weights is None or weights_as_inputs else len(jax.tree.leaves(weights))
         baked = bake(weights, program.input_names[:count], load_weight) if count else []

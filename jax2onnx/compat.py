@@ -148,6 +148,11 @@ def remove_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
+def used_inputs(closed: ClosedJaxpr) -> list[bool]:
+    """Which inputs the results depend on."""
+    return partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
+
+
 def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     """What JAX computes for one equation."""
     fresh = [core.Var(v.aval) for v in eqn.invars]

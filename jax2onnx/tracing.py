@@ -112,20 +112,17 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
 
 def _input_names(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """The names of the inputs: the arguments' names and the paths inside them, `batch/image`."""
+    named = [*zip(argument_names(fn, len(args)), args, strict=True), *sorted(kwargs.items())]
+    return [path for name, tree in named for path in tree_paths(name, tree)]
+
+
+def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """The names of the first positional arguments of a function, `args_2` for those of `*args`."""
     signature = _signature(fn)
     parameters = list(signature.parameters.values()) if signature else []
-    names: list[str] = []
-    for i, arg in enumerate(args):
-        positional = parameters[i] if i < len(parameters) else None
-        if positional is not None and positional.kind is not inspect.Parameter.VAR_POSITIONAL:
-            name = positional.name
-        else:
-            star = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "in")
-            name = f"{star}_{i}"
-        names += tree_paths(name, arg)
-    for name in sorted(kwargs):
-        names += tree_paths(name, kwargs[name])
-    return names
+    star = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "in")
+    names = [p.name for p in parameters[:count] if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    return [names[i] if i < len(names) else f"{star}_{i}" for i in range(count)]
 
 
 def _output_names(out: Any) -> list[str]:

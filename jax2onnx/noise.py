@@ -1,0 +1,223 @@
+"""Randomness as an input: each draw of a program becomes an argument, and its keys are not needed any more.
+
+    sample(observation, key)  ->  sample(observation, {"normal_0": ...})
+
+This is done to the jaxpr. A call of `jax.random.normal` becomes an input that is standard normal; the uniform floats
+that most other distributions start from (`uniform`, `bernoulli`, `categorical`, `gumbel`, `exponential`, `laplace`,
+`truncated_normal`, dropout ...) become an input that is uniform in [0, 1); and bits that are used in any other way
+(`randint`, `permutation`, `bits`) unsigned integers of random bits. A draw in a scan has an axis for the steps.
+
+What draws until it accepts (`gamma`, `beta`, `dirichlet`, `poisson`, `binomial` ...) has no fixed amount of noise: this
+is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import primitives as P
+from jax.extend.source_info_util import current_name_stack, user_context
+
+from jax2onnx import compat
+from jax2onnx.errors import InputError, UnsupportedError
+from jax2onnx.tracing import argument_names, trace
+
+NOISE = "noise"
+
+
+class Draw(NamedTuple):
+    """Numbers that a program draws at one place."""
+
+    kind: str  # normal, uniform or bits
+    shape: tuple[Any, ...]
+    dtype: Any
+
+
+class Noisy(NamedTuple):
+    """A function that takes its noise as the last positional argument, and what to call it with."""
+
+    fn: Callable[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Noisy:
+    """`fn` with its draws as an argument, and without the arguments that only decided what is drawn.
+
+    `args` are specs and `kwargs` values, as for `tracing.trace`.
+    """
+    program = trace(fn, args, kwargs)
+    draws = list(_draws_in(program.jaxpr, ()))
+    if not draws:
+        raise InputError('random="noise" was given, but the program draws no random numbers.')
+    names = [f"{draw.kind}_{i}" for i, draw in enumerate(draws)]
+    specs = {name: jax.ShapeDtypeStruct(draw.shape, draw.dtype) for name, draw in zip(names, draws, strict=True)}
+    flat, tree = jax.tree.flatten(program.inputs)
+    replaced = compat.trace_flat(
+        lambda *leaves: _run(program.jaxpr, leaves[: len(flat)], iter(leaves[len(flat) :])),
+        [*program.jaxpr.in_avals, *(jax.core.ShapedArray(d.shape, d.dtype) for d in draws)],
+    )
+    before, after = (jax.tree.unflatten(tree, compat.used_inputs(c)[: len(flat)]) for c in (program.jaxpr, replaced))
+    (positional, named), (used, named_used), (still_used, named_still_used) = program.inputs, before, after
+    left_args = [not _only_for_draws(*uses) for uses in zip(used, still_used, positional, strict=True)]
+    left_kwargs = {k for k in named if not _only_for_draws(named_used[k], named_still_used[k], named[k])}
+    baked = {k: jax.tree.map(_zeros, named[k]) if k in named else v for k, v in kwargs.items() if k not in left_kwargs}
+
+    def call(*given: Any, **keywords: Any) -> Any:
+        rest, noise = iter(given[:-1]), given[-1]
+        whole = tuple(next(rest) if left else jax.tree.map(_zeros, a) for a, left in zip(args, left_args, strict=True))
+        closed, out = jax.make_jaxpr(lambda a, k: fn(*a, **k, **baked), return_shape=True)(whole, keywords)
+        results = _run(closed, jax.tree.leaves((whole, keywords)), iter([noise[name] for name in names]))
+        return jax.tree.unflatten(jax.tree.structure(out), results)
+
+    left_names = [name for name, left in zip(argument_names(fn, len(args)), left_args, strict=True) if left]
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in (*left_names, NOISE)]
+    keywords = inspect.Parameter("keywords", inspect.Parameter.VAR_KEYWORD)
+    call.__signature__ = inspect.Signature([*parameters, keywords])  # type: ignore[attr-defined]
+    left_specs = [arg for arg, left in zip(args, left_args, strict=True) if left]
+    return Noisy(call, [*left_specs, specs], {k: v for k, v in kwargs.items() if k in left_kwargs})
+
+
+def _only_for_draws(before: Any, after: Any, spec: Any) -> bool:
+    """Whether an argument, of a fixed shape, was used for draws and is not any more."""
+    fixed = all(isinstance(d, int) for leaf in jax.tree.leaves(spec) for d in leaf.shape)
+    return fixed and any(jax.tree.leaves(before)) and not any(jax.tree.leaves(after))
+
+
+def _zeros(spec: Any) -> Any:
+    """Something of a type, for an argument that nothing depends on."""
+    data = compat.key_data_type(jax.core.ShapedArray(spec.shape, spec.dtype))
+    if data is None:
+        return jax.numpy.zeros(spec.shape, spec.dtype)
+    return jax.random.wrap_key_data(jax.numpy.zeros(data.shape, data.dtype), impl=spec.dtype._impl.name)
+
+
+# ------------------------------------------------------------------------------------------------ finding draws
+
+
+def _draws_in(closed: ClosedJaxpr, around: tuple[Any, ...]) -> Iterator[Draw]:
+    """The draws of a program, in the order in which `_run` comes by them."""
+    plan = _plan(closed.jaxpr)
+    for i, eqn in enumerate(closed.jaxpr.eqns):
+        if i in plan:
+            draw = plan[i]
+            if draw is not None:
+                yield draw
+            continue
+        if eqn.primitive in _WITHOUT_END:
+            raise UnsupportedError(f"{_CANNOT} `{eqn.primitive}`, at {compat.source_line(eqn, *around)}.")
+        for body in compat.sub_jaxprs(eqn.params):
+            for inner in _draws_in(body, (eqn, *around)):
+                if eqn.primitive is P.scan_p:
+                    yield inner._replace(shape=(eqn.params["length"], *inner.shape))
+                elif eqn.primitive is P.cond_p or eqn.primitive in compat.CALL_PRIMITIVES:
+                    yield inner
+                else:
+                    where = compat.source_line(eqn, *around)
+                    raise UnsupportedError(f"{_CANNOT} what is drawn inside of `{eqn.primitive}`, at {where}.")
+
+
+_CANNOT = 'random="noise" cannot replace'
+_WITHOUT_END = (P.random_gamma_p, P.rng_bit_generator_p, P.rng_uniform_p)
+_CHAIN = (P.shift_right_logical_p, P.or_p, P.convert_element_type_p, P.bitcast_convert_type_p, P.sub_p)
+
+
+def _plan(jaxpr: Any) -> dict[int, Draw | None]:
+    """By the number of an equation: the draw that takes its place, or None if it only leads up to one."""
+    users: dict[Any, list[int]] = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        for v in eqn.invars:
+            if not isinstance(v, Literal):
+                users.setdefault(v, []).append(i)
+    results = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    plan: dict[int, Draw | None] = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        if eqn.primitive is P.jit_p and eqn.params["name"] == "_normal_real" and all(map(_is_key, eqn.invars)):
+            plan[i] = _draw("normal", eqn)
+        elif eqn.primitive is P.random_bits_p:
+            chain = [i]
+            while not _is_unit_float(jaxpr.eqns[chain[-1]]):
+                (var,) = jaxpr.eqns[chain[-1]].outvars
+                following = users.get(var, [])
+                if len(following) != 1 or var in results or jaxpr.eqns[following[0]].primitive not in _CHAIN:
+                    break
+                if sum(not isinstance(v, Literal) for v in jaxpr.eqns[following[0]].invars) != 1:
+                    break
+                chain += following
+            if _is_unit_float(jaxpr.eqns[chain[-1]]):
+                plan |= {**dict.fromkeys(chain), chain[-1]: _draw("uniform", jaxpr.eqns[chain[-1]])}
+            else:
+                plan[i] = _draw("bits", eqn)
+    return plan
+
+
+def _is_unit_float(eqn: Any) -> bool:
+    """JAX makes bits a float between 1 and 2, and subtracts 1: the end of a chain that `_plan` follows."""
+    return eqn.primitive is P.sub_p and isinstance(eqn.invars[1], Literal) and eqn.invars[1].val == 1.0
+
+
+def _draw(kind: str, eqn: Any) -> Draw:
+    (result,) = eqn.outvars
+    return Draw(kind, tuple(result.aval.shape), result.aval.dtype)
+
+
+def _is_key(v: Any) -> bool:
+    return compat.key_data_type(v.aval) is not None
+
+
+# ------------------------------------------------------------------------------------------------ replacing them
+
+
+def _run(closed: ClosedJaxpr, args: Sequence[Any], noise: Iterator[Any]) -> list[Any]:
+    """Compute what a jaxpr computes, with the next of `noise` for each of its draws."""
+    jaxpr = closed.jaxpr
+    env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
+
+    def read(v: Any) -> Any:
+        return v.val if isinstance(v, Literal) else env[v]
+
+    plan = _plan(jaxpr)
+    for i, eqn in enumerate(jaxpr.eqns):
+        if i in plan:
+            if plan[i] is not None:
+                env[eqn.outvars[0]] = next(noise)
+            continue
+        stack = current_name_stack() + eqn.source_info.name_stack
+        with user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
+            env.update(zip(eqn.outvars, _apply(eqn, list(map(read, eqn.invars)), noise), strict=True))
+    return list(map(read, jaxpr.outvars))
+
+
+def _apply(eqn: Any, operands: list[Any], noise: Iterator[Any]) -> list[Any]:
+    bodies = compat.sub_jaxprs(eqn.params)
+    counts = [sum(1 for _ in _draws_in(body, ())) for body in bodies] if bodies else []
+    if not any(counts):
+        results = eqn.primitive.bind(*operands, **eqn.params)
+        return list(results) if eqn.primitive.multiple_results else [results]
+    mine = [[next(noise) for _ in range(count)] for count in counts]
+    if eqn.primitive is P.scan_p:
+        return _scan(eqn.params, operands, bodies[0], mine[0])
+    if eqn.primitive is P.cond_p:
+        which, *rest = operands
+        branches = [lambda rest, mine, body=body, k=k: _run(body, rest, iter(mine[k])) for k, body in enumerate(bodies)]
+        return lax.switch(which, branches, rest, mine)
+    return _run(compat.callee(eqn.params), operands, iter(mine[0]))
+
+
+def _scan(params: dict[str, Any], operands: list[Any], body: ClosedJaxpr, noise: list[Any]) -> list[Any]:
+    consts, carries = compat.scan_layout(params)
+
+    def step(carry: Any, slices: Any) -> Any:
+        results = _run(body, [*operands[:consts], *carry, *slices[0]], iter(slices[1]))
+        return results[:carries], results[carries:]
+
+    start, slices = operands[consts : consts + carries], operands[consts + carries :]
+    final, stacked = lax.scan(
+        step, start, (slices, noise), length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
+    )
+    return [*final, *stacked]

@@ -1,0 +1,151 @@
+"""`random="noise"`: what a program draws becomes an input of the model, and its keys go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy import stats
+
+import jax2onnx
+from jax2onnx import runtime
+from tests.compare import assert_same
+from tests.frameworks.layers import normal
+from tests.frameworks.test_policies import ACTIONS, OBSERVATIONS, distribution, parameters, sample
+from tests.helpers import check_valid
+
+KEY = jax.random.key(0)
+
+
+def export(fn: Callable[..., Any], inputs: list[Any], **options: Any) -> Any:
+    model = jax2onnx.to_onnx(fn, inputs, random="noise", **options)
+    check_valid(model)
+    return model
+
+
+def inputs_of(model: Any) -> dict[str, list[Any]]:
+    return {
+        i.name: [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input
+    }  # fmt: skip
+
+
+def test_a_stochastic_policy_for_any_number_of_environments() -> None:
+    params = parameters()
+    model = export(sample, [("envs", OBSERVATIONS), KEY], weights=params, verify=True)
+    assert inputs_of(model) == {"observation": ["envs", OBSERVATIONS], "noise/normal_0": ["envs", ACTIONS]}
+    x, noise = normal(4, OBSERVATIONS), normal(4, ACTIONS, seed=5)
+    location, scale = distribution(params, x)
+    got = jax2onnx.load(model)(x, {"normal_0": noise})
+    np.testing.assert_allclose(got["action"], jnp.tanh(location + scale * noise), rtol=1e-5, atol=1e-6)
+
+
+def uniforms(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).random(shape, np.float32)
+
+
+# What is drawn, as a function of the noise.
+DISTRIBUTIONS: dict[str, tuple[Callable[[Any], Any], str, Callable[[Any], Any]]] = {
+    "normal": (lambda k: jax.random.normal(k, (50,)), "normal", lambda z: z),
+    "normal in a box": (lambda k: 2 + 3 * jax.random.normal(k, (50,)), "normal", lambda z: 2 + 3 * z),
+    "uniform": (lambda k: jax.random.uniform(k, (50,), minval=-1, maxval=2), "uniform", lambda u: 3 * u - 1),
+    "bernoulli": (lambda k: jax.random.bernoulli(k, 0.3, (50,)), "uniform", lambda u: u < 0.3),
+    "exponential": (lambda k: jax.random.exponential(k, (50,)), "uniform", lambda u: -np.log1p(-u)),
+    "truncated normal": (
+        lambda k: jax.random.truncated_normal(k, -1, 2, (50,)),
+        "uniform",
+        lambda u: stats.norm.ppf(stats.norm.cdf(-1) + u * (stats.norm.cdf(2) - stats.norm.cdf(-1))).astype(np.float32),
+    ),
+    "bits": (lambda k: jax.random.bits(k, (50,)), "bits", lambda b: b),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distribution(name: str) -> None:
+    draw, kind, want = DISTRIBUTIONS[name]
+    model = export(draw, [KEY])
+    assert inputs_of(model) == {f"noise/{kind}_0": [50]}
+    makers = {"normal": normal, "uniform": uniforms, "bits": lambda n: np.arange(n, dtype=np.uint32)}
+    noise = makers[kind](50)
+    assert_same(runtime.run(model, [noise]), [np.asarray(want(noise))], rtol=1e-4, atol=1e-6)
+
+
+def test_a_categorical_choice_has_the_right_frequencies() -> None:
+    """A key that came as integers goes, too; each row draws for itself."""
+    logits = np.log(np.float32([0.5, 0.2, 0.3]))
+    model = export(lambda key: jax.random.categorical(key, jnp.tile(logits, (4000, 1))), [jax.random.PRNGKey(0)])
+    assert list(inputs_of(model)) == ["noise/uniform_0"]
+    (choice,) = runtime.run(model, [uniforms(4000, 3)])
+    np.testing.assert_allclose(np.bincount(choice) / 4000, [0.5, 0.2, 0.3], atol=0.03)
+
+
+def test_draws_in_a_scan_under_vmap_and_in_branches() -> None:
+    """A scan's noise has an axis for the steps; the key that goes round with it is gone."""
+
+    def walk(x: Any, key: Any) -> Any:
+        def step(carry: Any, dt: Any) -> Any:
+            x, key = carry
+            key, one, two = jax.random.split(key, 3)
+            jump = lambda: jax.random.uniform(two, x.shape)  # noqa: E731
+            x = x + dt * jax.random.normal(one, x.shape) + jax.lax.cond(x.sum() > 0, jump, lambda: jnp.zeros(x.shape))
+            return (x, key), x
+
+        (x, _), path = jax.lax.scan(step, (x, key), jnp.arange(1.0, 4.0))
+        return path
+
+    batched = jax.vmap(walk)
+    model = export(batched, [normal(2, 5), jax.random.split(KEY, 2)])
+    assert inputs_of(model) == {"x": [2, 5], "noise/normal_0": [3, 2, 5], "noise/uniform_1": [3, 2, 5]}
+    x, z, u = normal(2, 5), normal(3, 2, 5, seed=1), uniforms(3, 2, 5)
+    want = []
+    for t in range(3):
+        x = x + (t + 1) * z[t] + np.where(x.sum(1, keepdims=True) > 0, u[t], 0)
+        want.append(x)
+    assert_same(runtime.run(model, [normal(2, 5), z, u]), [np.stack(want, 1)], rtol=1e-5, atol=1e-5)
+
+
+def test_keys_that_are_still_needed_stay() -> None:
+    def act(x: Any, key: Any) -> Any:
+        key, sub = jax.random.split(key)
+        return x + jax.random.normal(sub, x.shape), key
+
+    model = export(act, [(3,), KEY])
+    assert list(inputs_of(model)) == ["x", "key", "noise/normal_0"]
+    got = runtime.run(model, [normal(3), np.asarray(jax.random.key_data(KEY)), normal(3, seed=1)])
+    assert_same(got, [normal(3) + normal(3, seed=1), jax.random.key_data(jax.random.split(KEY)[0])])
+
+
+def test_dropout_of_a_module() -> None:
+    """Keys that are hidden in a module are replaced, too, and its streams are as they were."""
+    linear, dropout = nnx.Linear(3, 4, rngs=nnx.Rngs(0)), nnx.Dropout(0.25, rngs=nnx.Rngs(1))
+    count = int(dropout.rngs.count[...])
+    exported = export(nnx.Sequential(linear, dropout), [("B", 3)])
+    assert list(inputs_of(exported).values()) == [["B", 3], ["B", 4]]
+    assert int(dropout.rngs.count[...]) == count
+    x, u = normal(2, 3), uniforms(2, 4)
+    assert_same(runtime.run(exported, [x, u]), [jnp.where(u < 0.75, linear(x) / 0.75, 0)])
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda k: jax.random.gamma(k, 2.0, (3,)), "random_gamma"),
+        (lambda k: jax.random.poisson(k, 2.0, (3,)), "inside of `while`"),
+        (lambda k: jax.lax.while_loop(lambda x: x < 1, lambda x: x + jax.random.uniform(k), 0.0), "inside of `while`"),
+    ],
+)
+def test_draws_without_end(draw: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(jax2onnx.UnsupportedError, match=message) as caught:
+        export(draw, [KEY])
+    assert "test_noise.py" in str(caught.value)
+
+
+def test_wrong_usage() -> None:
+    with pytest.raises(jax2onnx.InputError, match="draws no random numbers"):
+        export(jnp.sin, [(3,)])
+    with pytest.raises(jax2onnx.InputError, match='None or "noise"'):
+        jax2onnx.to_onnx(jnp.sin, [(3,)], random="yes")
