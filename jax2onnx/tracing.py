@@ -13,6 +13,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from jax2onnx.errors import InputError
+from jax2onnx.inconclusive import Inconclusive, explain, is_about_dimensions, users_line
 from jax2onnx.names import tree_paths
 
 log = logging.getLogger("jax2onnx")
@@ -70,7 +71,14 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
 
     specs = (tuple(args), dict(traced))
     specs = jax.tree.map(_spec, specs)
-    jaxpr, out_shape = jax.make_jaxpr(flat_fn, return_shape=True)(*specs)
+    try:
+        jaxpr, out_shape = jax.make_jaxpr(flat_fn, return_shape=True)(*specs)
+    except Inconclusive as error:
+        raise InputError(explain(error, users_line(error))) from error
+    except TypeError as error:
+        if not is_about_dimensions(error):
+            raise
+        raise InputError(explain(error, users_line(error))) from error
     return Program(
         jaxpr=jaxpr,
         input_names=_input_names(fn, specs[0], specs[1]),

@@ -44,6 +44,8 @@ from jax2onnx.decompose import (  # noqa: F401  (each registers its decompositio
 from jax2onnx.decompose.complex import eliminate_complex
 from jax2onnx.decompose.keys import eliminate_keys
 from jax2onnx.decompose.registry import DECOMPOSITIONS
+from jax2onnx.errors import UnsupportedError
+from jax2onnx.inconclusive import Inconclusive, explain
 
 __all__ = ["DECOMPOSITIONS", "decompose", "jaxpr_as_fun"]
 
@@ -68,6 +70,7 @@ def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container
     """Replace each equation that has a decomposition by a call of it."""
     done: dict[Any, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # by identity; the originals are kept so that ids stay theirs
     traced: dict[Any, ClosedJaxpr] = {}
+    around: list[Any] = []  # the equations whose bodies are being visited, outermost first
 
     def visit(closed: ClosedJaxpr) -> ClosedJaxpr:
         key = (id(closed.jaxpr), *map(id, closed.consts))
@@ -89,14 +92,20 @@ def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container
                 return compat.call_equation(eqn, trace(own, eqn, avals))
             except NOT_TRACEABLE:
                 return eqn  # it is not defined in JAX after all
+        around.append(eqn)
         params = compat.map_sub_jaxprs(visit, eqn.params)
+        around.pop()
         return eqn if params is None else eqn.replace(params=params)
 
     def trace(fn: Callable, eqn: Any, avals: list[Any]) -> ClosedJaxpr:
         key = compat.hashable((eqn.primitive, [(a.shape, a.dtype) for a in avals], eqn.params))
         if key is None or key not in traced:
             specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-            closed = visit(jax.make_jaxpr(lambda *args: fn(*args, **eqn.params))(*specs))
+            try:
+                closed = visit(jax.make_jaxpr(lambda *args: fn(*args, **eqn.params))(*specs))
+            except Inconclusive as error:
+                message = explain(error, compat.source_line(eqn, *reversed(around)))
+                raise UnsupportedError(f"{eqn.primitive} of these symbolic sizes: {message}") from error
             if key is None:
                 return closed
             traced[key] = closed

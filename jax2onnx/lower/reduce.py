@@ -39,7 +39,7 @@ def _on_bools(op_type: str, neutral: bool) -> Callable[..., Val]:
         if _may_be_empty(x, axes):
             return g.full(g.avals_out[0].shape, neutral, BOOL)
         extreme = g.op(op_type, g.cast(x, INT32), axes=tuple(axes), keepdims=0)
-        # The extreme of nothing, where a symbolic size turns out to be 0, is the largest or the smallest of all numbers.
+        # The extreme of nothing, where a symbolic size turns out to be 0, is the largest or the smallest number.
         return g.cast(extreme, BOOL) if is_static([x.shape[i] for i in axes]) else g.Greater(extreme, 0)
 
     return rule

@@ -15,6 +15,8 @@ import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 
 from jax2onnx import compat
+from jax2onnx.errors import UnsupportedError
+from jax2onnx.inconclusive import Inconclusive, explain
 from jax2onnx.lower import fold
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import onnx_shape
@@ -88,7 +90,11 @@ class Session:
         if known is not None:
             name = self.name_of(operands[0]) if len(operands) == 1 else None
             return [g.known(k, name) for k in known]
-        results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
+        try:
+            results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
+        except Inconclusive as error:
+            message = explain(error, compat.source_line(eqn))
+            raise UnsupportedError(f"{eqn.primitive} of these symbolic sizes: {message}") from error
         if isinstance(results, Val):
             results = [results]
         for result, var in zip(results, eqn.outvars, strict=True):

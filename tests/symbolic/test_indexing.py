@@ -144,6 +144,6 @@ def test_cache_of_symbolic_length():
 
 def test_searches():
     def f(x):
-        return jnp.searchsorted(jnp.sort(x), x), jnp.searchsorted(jnp.arange(4.0), x, side="right"), (x > 0).sum()
+        return jnp.searchsorted(jnp.arange(4.0), x, side="right"), jnp.digitize(x, jnp.arange(3.0)), (x > 0).sum()
 
     check_at_sizes(f, "f32[T]", empty="")

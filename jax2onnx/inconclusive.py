@@ -1,0 +1,66 @@
+"""When JAX cannot decide something about symbolic dimensions: why, where, and which constraint would help."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+
+from jax.errors import InconclusiveDimensionOperation as Inconclusive
+
+__all__ = ["Inconclusive", "explain", "is_about_dimensions", "users_line"]
+
+_COMPARISON = re.compile(r"comparison '(.+)' (<=|>=|<|>) '(.+)' is inconclusive")
+_REMAINDER = re.compile(r"remainder (.+) should be 0")
+_CONSTANT = re.compile(r"dimension '.+' used in a context that requires a constant")
+
+# What to write for each outcome of a comparison; JAX's constraints have no strict inequalities.
+_OUTCOMES = {
+    "<": ("{a} <= {b} - 1", "{a} >= {b}"),
+    "<=": ("{a} <= {b}", "{a} >= {b} + 1"),
+    ">": ("{a} >= {b} + 1", "{a} <= {b}"),
+    ">=": ("{a} >= {b}", "{a} <= {b} - 1"),
+}
+_OWN_FOLDER = os.path.dirname(__file__) + os.sep
+_LIBRARIES = f"{os.sep}site-packages{os.sep}"
+
+
+def is_about_dimensions(error: TypeError) -> bool:
+    """Whether a symbolic dimension was used as if it were an int, as in `range(x.shape[0])`."""
+    return "_DimExpr" in str(error)  # JAX's class is not public, and Python says no more
+
+
+def explain(error: Exception, line: str) -> str:
+    """A message for the user: JAX's reason, the line of the program, and what to do."""
+    reason = " ".join(str(error).partition("\nThis error arises")[0].partition("\nUsing symbolic scope")[0].split())
+    return f"JAX cannot tell what happens at {line}: {reason.rstrip('.')}. {_advice(reason)}"
+
+
+def _advice(reason: str) -> str:
+    if match := _COMPARISON.search(reason):
+        a, sign, b = match.groups()
+        yes, no = (_simplified(text.format(a=a, b=b)) for text in _OUTCOMES[sign])
+        return f'If it always holds, add constraints=["{yes}"]; if it never does, constraints=["{no}"].'
+    if match := _REMAINDER.search(reason):
+        return (
+            f'If it always is, add constraints=["{match[1]} == 0"], or write the dimension of the input as a multiple, '
+            'such as "8*N".'
+        )
+    if _CONSTANT.search(reason) or "_DimExpr" in reason:
+        return (
+            "The function needs a number there (as range, int and NumPy do): give the dimension a fixed size, or "
+            "compute with it in jax.numpy and jax.lax."
+        )
+    return 'Say what you know about the sizes, as in constraints=["T >= 2", "B % 8 == 0"].'
+
+
+def _simplified(constraint: str) -> str:
+    """The constraint with the sum of two numbers on its right computed: "T >= 1 + 1" is "T >= 2"."""
+    return re.sub(r"(-?\d+) ([-+]) 1$", lambda m: str(int(m[1]) + (1 if m[2] == "+" else -1)), constraint)
+
+
+def users_line(error: BaseException) -> str:
+    """The innermost line of the traceback that belongs neither to this package nor to an installed library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if not f.filename.startswith(_OWN_FOLDER) and _LIBRARIES not in f.filename]
+    return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else "an unknown line"

@@ -1,0 +1,86 @@
+"""What is said where JAX cannot decide, which constraint helps, and what happens at sizes that are not allowed."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.export import symbolic_shape
+
+import jax2onnx
+from jax2onnx import runtime
+from tests.symbolic.sizes import check_at_sizes
+
+
+def last_two(x):
+    return jnp.linspace(0.0, 1.0, x.shape[0])  # asks whether there is more than one
+
+
+def merged(x):
+    return x.reshape(-1, 8)
+
+
+def message_of(fn, *inputs, **options):
+    with pytest.raises(jax2onnx.Jax2OnnxError) as raised:
+        jax2onnx.to_onnx(fn, list(inputs), **options)
+    return str(raised.value)
+
+
+def test_a_comparison_names_the_constraint_that_decides_it():
+    message = message_of(last_two, "f32[T]")
+    line = last_two.__code__.co_firstlineno + 1
+    assert f"test_errors.py:{line}:" in message
+    assert "comparison 'T' > '1' is inconclusive" in message
+    assert 'constraints=["T >= 2"]' in message
+    assert "http" not in message
+    check_at_sizes(last_two, "f32[T]", constraints=["T >= 2"], sizes=[{"T": n} for n in (2, 3, 8)], atol=1e-6)
+
+
+def test_a_remainder_names_the_constraint_that_makes_it_zero():
+    message = message_of(merged, "f32[B,4]")
+    (constraint,) = re.findall(r'constraints=\["([^"]*== 0)"\]', message)
+    check_at_sizes(merged, "f32[B,4]", constraints=[constraint], sizes=[{"B": n} for n in (2, 4, 10)])
+
+
+def test_a_number_that_has_to_be_known():
+    message = message_of(lambda x: sum(x[i] for i in range(x.shape[0])), "f32[T]")
+    assert "test_errors.py" in message and "give the dimension a fixed size" in message
+    message = message_of(lambda x: np.zeros(x.shape) + x, "f32[T]")
+    assert "test_errors.py" in message and "give the dimension a fixed size" in message
+
+
+def test_a_decomposition_that_cannot_decide():
+    message = message_of(lambda x: jnp.linalg.svd(x, compute_uv=False), "f32[N,3]")
+    assert "svd" in message and "test_errors.py" in message and 'constraints=["N >= 3"]' in message
+    sizes = [{"N": n} for n in (3, 4, 7)]
+    check_at_sizes(
+        lambda x: jnp.linalg.svd(x, compute_uv=False), "f32[N,3]", constraints=["N >= 3"], sizes=sizes, rtol=1e-4
+    )
+
+
+def test_constraints_as_strings_and_from_jax():
+    def f(x):
+        b, t = x.shape
+        halves = x.reshape(b // 8, 8, t)[:, :4]
+        return halves, x[:, 1:], jnp.arange(1024)[:t] * 1.0
+
+    sizes = [{"B": 8, "T": 2}, {"B": 16, "T": 3}, {"B": 24, "T": 9}]
+    check_at_sizes(f, "f32[B,T]", constraints=["B % 8 == 0", "T >= 2", "T <= 1024"], sizes=sizes)
+    given = symbolic_shape("B, T", constraints=["mod(B, 8) == 0", "T >= 2", "T <= 1024"])
+    check_at_sizes(f, jax.ShapeDtypeStruct(given, jnp.float32), sizes=sizes)
+
+
+def run(model, x):
+    return runtime.run(model, [x])
+
+
+def test_sizes_outside_of_the_constraints():
+    """A size that the program cannot have fails. One that the constraints forbid although the program works, works."""
+    model = jax2onnx.to_onnx(lambda x: x.reshape(x.shape[0] // 4, 4), ["f32[B]"], constraints=["B % 4 == 0"])
+    with pytest.raises(runtime.ERRORS):
+        run(model, np.ones(6, np.float32))
+    table = jnp.ones((16, 2))
+    model = jax2onnx.to_onnx(lambda x: table[: x.shape[0]] + x, ["f32[T,2]"], constraints=["T <= 16"])
+    with pytest.raises(runtime.ERRORS):
+        run(model, np.ones((17, 2), np.float32))
