@@ -25,6 +25,7 @@ from jax2onnx.optimize import (
     matmul,
     normalization,
     piecewise,
+    pixels,
     recurrent,
     simplify,
     slices,
@@ -36,7 +37,7 @@ from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
 TIDY = [simplify.RULES, slices.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
-MOVE = [units.RULES, layout.RULES, matmul.RULES]
+MOVE = [units.RULES, layout.RULES, matmul.RULES, pixels.RULES]
 RECOGNISE = [
     indices.PICK,
     masks.RULES,
