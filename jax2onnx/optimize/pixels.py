@@ -43,10 +43,10 @@ def shuffle_pixels(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 def _are_blocks(deep: Dims, wide: Dims, by: int | str) -> bool:
     """Whether one shape has `by` times the height and width of the other, and so many fewer channels."""
-    if not all(isinstance(d, int) for d in (by, deep[3], wide[3])):
-        return False
     n, h, w, channels = deep
-    return wide == (n, _times(h, by), _times(w, by), channels // by**2) and channels % by**2 == 0  # type: ignore
+    if not isinstance(by, int) or by == 0 or not isinstance(channels, int) or channels % by**2:
+        return False
+    return wide == (n, _times(h, by), _times(w, by), channels // by**2)
 
 
 def _times(size: int | str, factor: int) -> int | str | None:

@@ -90,3 +90,10 @@ def test_any_size_also_none():
     assert ops(model)["Transpose"] == 2  # one at each end
     check_run(model, superresolution, X[:0], rtol=1e-4, atol=1e-5)
     check_run(model, superresolution, X[:1, :1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "uint8", "bool"])
+def test_other_dtypes(dtype):
+    x = np.arange(2 * 8 * 3 * 2).reshape(2, 8, 3, 2) % 2
+    model = check(lambda x: to_space(x.transpose(0, 2, 3, 1)), jnp.asarray(x, dtype), rtol=0, atol=0)
+    assert ops(model)["DepthToSpace"] == 1
