@@ -60,12 +60,16 @@ def assign_names(model: ir.Model) -> None:
 
     While the model is built, a node's name is its named scope and its operator, `encoder/layer_0/MatMul`. Here it gets
     a number from the second of its kind on, and its results get its name.
+
+    Names are different in functions, too: ONNX Runtime copies a function to where it is called, and does not rename
+    what is in the bodies of its nodes.
     """
     _name_initializers(model.graph)
-    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
+    graphs = [model.graph, *(f.graph for f in model.functions.values())]
+    taken = {v.name for graph in graphs for v in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
+    counts: dict[str, int] = {}
+    for graph in graphs:
         fixed = {*graph.inputs, *graph.outputs}
-        taken = {v.name for v in fixed} | set(graph.initializers)
-        counts: dict[str, int] = {}
         for node in graph.all_nodes():
             base = node.name if node.name and not node.name.startswith("node_") else node.op_type
             node.name = _unique(base, counts, taken)

@@ -10,6 +10,8 @@ an operator computes the same is data (`carriers.py`); what needs other operator
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -36,8 +38,9 @@ def legalize(model: ir.Model, target: str) -> None:
     if target == "onnx":
         return
     roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    functions: dict[Any, ir.Function] = {}
     for root in roots:
-        Legalizer(target, root).run()
+        Legalizer(target, model, root, functions).run()
 
 
 def lacks(target: str, op: str, dtype: ir.DataType | np.dtype | str, opset: int) -> bool:

@@ -16,7 +16,7 @@ FLOATS = "f16 bf16 f32 f64"
 BOOL = ir.DataType.BOOL
 
 
-@expands("ReduceMax ReduceMin", FLOATS)
+@expands("ReduceMax ReduceMin", FLOATS, as_function=True)
 def reduce_extreme_of_floats(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """NaN where there is one, and the plain reduction elsewhere."""
     x, axes = e.operands[0], reduced_axes(node)
@@ -50,7 +50,7 @@ def max_pool_of_halves(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [e.cast(e.MaxPool(e.cast(e.operands[0], ir.DataType.FLOAT), **attributes), e.dtype)]
 
 
-@expands("MaxPool", "f32 f64")
+@expands("MaxPool", "f32 f64", as_function=True)
 def max_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """MaxPool where the sum of all elements is finite, so that none is NaN or infinite; else a careful one.
 

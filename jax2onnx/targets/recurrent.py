@@ -26,7 +26,7 @@ def recurrent_network_of_halves(e: Emitter, node: ir.Node) -> Sequence[ir.Value]
     return [e.cast(v, e.dtype) for v in e.legalizer.visit(single)]
 
 
-@expands("LSTM GRU", "f32")
+@expands("LSTM GRU", "f32", as_function=True)
 def recurrent_network(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     """The node where the sum of the squares of its inputs is finite, so that no product with a weight overflows."""
     if not _is_plain(node):

@@ -23,13 +23,21 @@ Expansion = Callable[["Emitter", ir.Node], Sequence[ir.Value] | None]
 
 EXPANSIONS: dict[tuple[str, ir.DataType], Expansion] = {}
 
+FUNCTIONS: set[Expansion] = set()
+"""Expansions that become functions of the model, so that a long detour for rare inputs does not hide the graph."""
 
-def expands(ops: str, dtypes: str = "f64") -> Callable[[Expansion], Expansion]:
+DOMAIN = "jax2onnx"
+"""The domain of these functions. They are called like the operators that they stand for."""
+
+
+def expands(ops: str, dtypes: str = "f64", *, as_function: bool = False) -> Callable[[Expansion], Expansion]:
     """Register the decorated function as the way to compute `ops` with `dtypes` where there is no kernel."""
 
     def register(fn: Expansion) -> Expansion:
         for op, dtype in itertools.product(ops.split(), dtypes.split()):
             EXPANSIONS[op, ir.DataType.from_short_name(dtype)] = fn
+        if as_function:
+            FUNCTIONS.add(fn)
         return fn
 
     return register
@@ -110,11 +118,25 @@ def _carriers(target: str, operation: str, opset: int, dtype: ir.DataType) -> li
 
 
 class Legalizer:
-    """Rewrites one graph, with all graphs inside it, for one target. `root` is the main graph or a function."""
+    """Rewrites one graph, with all graphs inside it, for one target. `root` is the main graph or a function of `model`.
 
-    def __init__(self, target: str, root: ir.Graph | ir.Function):
+    `functions` are those that were made for expansions, by what they compute; `expanding` if `root` is one of them.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        model: ir.Model,
+        root: ir.Graph | ir.Function,
+        functions: dict[Any, ir.Function],
+        *,
+        expanding: bool = False,
+    ):
         self.target = target
+        self.model = model
         self.root = root
+        self.functions = functions
+        self.expanding = expanding
         self.opset = root.opset_imports.get("", 0)
         # What Cast(value, to=dtype) gives, for all casts known so far. They stand next to the value's producer, so they
         # can be used wherever the value can.
@@ -148,13 +170,63 @@ class Legalizer:
             return self._reuse_cast(node) if op == "Cast" and self.images else node.outputs
         if plan.expansion is None:
             return self._carry(node, plan)
-        results = plan.expansion(Emitter(self, node), node)
+        if plan.expansion in FUNCTIONS and not self.expanding:
+            results: Sequence[ir.Value] | None = self._call(node)
+        else:
+            results = plan.expansion(Emitter(self, node), node)
         if results is None:
             return node.outputs
         for old, new in zip(node.outputs, results, strict=True):
             _replace(old, new)
         _graph(node).remove(node, safe=True)
         return results
+
+    # ------------------------------------------------------------------------------------------------- functions
+
+    def _call(self, node: ir.Node) -> Sequence[ir.Value]:
+        """Call a function that computes what the node computes, before it. Equal nodes share it."""
+        operands = [v for v in node.inputs if v is not None and not _is_parameter(v)]
+        types = tuple(
+            None if v is None else _content(v) if _is_parameter(v) else (v.dtype, str(v.shape)) for v in node.inputs
+        )
+        attributes = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
+        key = (node.op_type, len(node.outputs), types, attributes)
+        if key not in self.functions:
+            self.functions[key] = self._function(node)
+        function = self.functions[key]
+        self.root.opset_imports.setdefault(function.domain, 1)
+        self.model.graph.opset_imports.setdefault(function.domain, 1)
+        results = [ir.Value(shape=v.shape, type=v.type) for v in node.outputs]
+        call = ir.Node(function.domain, function.name, operands, outputs=results, name=node.name)
+        call.metadata_props.update(node.metadata_props)
+        _graph(node).insert_before(node, call)
+        return results
+
+    def _function(self, node: ir.Node) -> ir.Function:
+        """A function of the model that computes what the node computes, for this target."""
+        inner = [
+            None if v is None else ir.Value(name=f"input_{i}", shape=v.shape, type=v.type)
+            for i, v in enumerate(node.inputs)
+        ]
+        known = [
+            ir.Node("", "Constant", [], [ir.AttrTensor("value", v.const_value)], outputs=[copy])
+            for v, copy in zip(node.inputs, inner, strict=True)
+            if v is not None and copy is not None and _is_parameter(v)
+        ]
+        for constant in known:
+            constant.outputs[0].const_value = constant.attributes["value"].as_tensor()
+        results = [ir.Value(name=f"output_{i}", shape=v.shape, type=v.type) for i, v in enumerate(node.outputs)]
+        body = ir.Node("", node.op_type, inner, list(node.attributes.values()), outputs=results)
+        inputs = [v for v in inner if v is not None and v.producer() is None]
+        graph = ir.Graph(inputs, results, nodes=[*known, body], opset_imports={"": self.opset})
+        taken = {name for domain, name, _ in self.model.functions if domain == DOMAIN}
+        name = node.op_type
+        while name in taken:
+            name = f"{node.op_type}_{len(taken) + 1}" if name == node.op_type else f"{name}_"
+        function = ir.Function(DOMAIN, name, graph=graph, attributes=[])
+        self.model.functions[function.identifier()] = function
+        Legalizer(self.target, self.model, function, self.functions, expanding=True).run()
+        return function
 
     # ---------------------------------------------------------------------------------------------------- casts
 
@@ -305,6 +377,17 @@ class Emitter:
             else np.asarray(content, dtype.numpy())
         )
         return self.legalizer.constant(array)
+
+
+def _is_parameter(value: ir.Value) -> bool:
+    """Is a value rather part of an operation than data: known integers such as axes?"""
+    content = value.const_value
+    return content is not None and content.dtype == INT64 and content.size <= 16
+
+
+def _content(value: ir.Value) -> Any:
+    assert value.const_value is not None
+    return value.const_value.numpy().tobytes(), str(value.shape)
 
 
 TOP_BIT = np.array(-(2**63))
