@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from jax2onnx.optimize import (
     activations,
+    attention,
     batch_norm,
     convolution,
     fold,
@@ -46,6 +47,7 @@ RECOGNISE = [
     piecewise.RULES,
     convolution.RULES,
     recurrent.RULES,
+    attention.RULES,
 ]
 NORMALIZE = {
     "auto": [normalization.RULES, group_norm.RULES],

