@@ -159,20 +159,25 @@ def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
     w = windows(**params)
     pooled = [i for i, (size, stride) in enumerate(zip(w.sizes, w.strides, strict=True)) if (size, stride) != (1, 1)]
     padded = [i for i, pair in enumerate(w.padding) if any(not isinstance(p, int) or p != 0 for p in pair)]
-    fits = all(
-        all(isinstance(p, int) and 0 <= p <= (size - 1) * dilation for p in pair)
-        and (pair == (0, 0) or dilation == 1 or compat.is_at_least(n, dilation))  # else it could step over the operand
-        for n, size, dilation, pair in zip(x.shape, w.sizes, w.window_dilation, w.padding, strict=True)
-    )
+    along = zip(x.shape, w.sizes, w.window_dilation, w.padding, strict=True)
     return not (
         x.dtype in (np.float32, np.float64, np.float16, jnp.bfloat16)
         and 1 <= len(pooled) <= 3
         and set(padded) <= set(pooled)
-        and fits
+        and all(_windows_touch(*axis) for axis in along)
         and all(d == 1 for d in w.base_dilation)
         and all(isinstance(d, int) and d > 0 for d in w.sizes)
-        and not any(isinstance(d, int) and d == 0 for d in x.shape)
     )
+
+
+def _windows_touch(n: Any, size: int, dilation: int, padding: tuple[Any, Any]) -> bool:
+    """Whether there is a window along an axis of size n, and each has an element that is not padding."""
+    reach = (size - 1) * dilation
+    if not all(isinstance(p, int) and 0 <= p <= reach for p in padding) or (isinstance(n, int) and n == 0):
+        return False
+    if isinstance(n, int) and n + sum(padding) <= reach:
+        return False
+    return not any(padding) or dilation == 1 or compat.is_at_least(n, dilation)  # else it could step over the operand
 
 
 def is_no_average_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:

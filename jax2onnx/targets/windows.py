@@ -79,7 +79,7 @@ def contract(
     pairs = "".join(a + b for a, b in zip(k, o, strict=True))
     grouped = [out[0], groups, *([out[1] // groups] if isinstance(out[1], int) else [None]), *out[2:]]
     result = e.Einsum(patches, weights, equation=f"ngc{pairs},{weights_axes}{k}->ngm{o}", shape=grouped)
-    result = reshape(e, result, out, [0, None, *range(3, len(grouped))])
+    result = reshape(e, result, out, [0, 2, *range(3, len(grouped))])  # channels of unknown number are one group
     if bias is not None:
         column = [out[1], *[1] * n_spatial]
         result = e.Add(result, e.Reshape(bias, e.const(np.array(column)), shape=column), shape=out)
@@ -101,10 +101,10 @@ def geometry(node: ir.Node, n_spatial: int) -> tuple[list[int], list[int], list[
     )
 
 
-def kernel_of(node: ir.Node, weights: ir.Value) -> list[int]:
-    """The sizes of the window, and with it those of all dimensions of the weights, as numbers."""
+def kernel_of(node: ir.Node, weights: ir.Value) -> list[Any]:
+    """The shape of the weights. All but the first dimension have to be numbers, with groups that too."""
     dims = dims_of(weights)
-    if not all(isinstance(d, int) for d in dims):
+    if not all(isinstance(d, int) for d in (dims if node.attributes.get_int("group", 1) != 1 else dims[1:])):
         raise UnsupportedError(f"{node.op_type} in float64 needs weights of a known shape, not {dims}.")
     return dims
 
@@ -118,7 +118,8 @@ def conv(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     spatial = dims_of(x)[2:]
     source = [0, None, None, *range(2, 2 + len(kernel))]
     grouped = reshape(e, x, [x.shape[0], groups, in_channels, *spatial], source)
-    weights = reshape(e, w, [groups, out_channels // groups, in_channels, *kernel], [])
+    of_group = out_channels if groups == 1 else out_channels // groups
+    weights = reshape(e, w, [groups, of_group, in_channels, *kernel], [])
     patches = windows(e, grouped, kernel, strides, dilations, pads)
     return [contract(e, patches, weights, groups, "gmc", bias[0] if bias else None)]
 
@@ -134,7 +135,8 @@ def conv_transpose(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     extra = list(node.attributes.get_ints("output_padding", [0] * n))
     spatial = dims_of(x)[2:]
     source = [0, None, None, *range(2, 2 + n)]
-    x = reshape(e, x, [x.shape[0], groups, in_channels // groups, *spatial], source)
+    of_group = in_channels if groups == 1 else in_channels // groups
+    x = reshape(e, x, [x.shape[0], groups, of_group, *spatial], [*source[:2], 1, *source[3:]])
     for i, stride in enumerate(strides):
         if stride > 1:
             x = spread(e, x, 3 + i, stride)
@@ -142,7 +144,7 @@ def conv_transpose(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     before = [r - p for r, p in zip(reach, pads[:n], strict=True)]
     after = [r - p + t - (s - 1) for r, p, t, s in zip(reach, pads[n:], extra, strides, strict=True)]
     patches = windows(e, x, kernel, [1] * n, dilations, [*before, *after], flip=True)
-    weights = reshape(e, w, [groups, in_channels // groups, out_channels, *kernel], [])
+    weights = reshape(e, w, [groups, of_group, out_channels, *kernel], [])
     return [contract(e, patches, weights, groups, "gcm", bias[0] if bias else None)]
 
 

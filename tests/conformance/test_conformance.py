@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.conformance import report
@@ -54,12 +55,29 @@ def test_report(tmp_path):
     assert "- 2 wrong: output #: # of # values differ, first at (…): # instead of #. In: sort (2)" in table
 
 
-def test_sample(tmp_path):
-    """Two cases of each group: none may be worse than unsupported."""
+def run(tmp_path, *options):
+    """The results of a run of the command."""
     results = tmp_path / "results.json"
-    command = [sys.executable, "-m", "tests.conformance", "--sample", "2", "--results", str(results)]
+    command = [sys.executable, "-m", "tests.conformance", *options, "--results", str(results)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
-    cases = json.loads(results.read_text())["cases"]
+    return json.loads(results.read_text())["cases"]
+
+
+def test_sample(tmp_path):
+    """Two cases of each group: none may be worse than unsupported."""
+    cases = run(tmp_path, "--sample", "2")
     assert len(cases) > 250
-    assert [case for case in cases if case["verdict"] not in ("ok", "convert")] == [], done.stdout
+    assert [case for case in cases if case["verdict"] not in ("ok", "convert")] == []
+
+
+def test_sample_with_symbolic_axes(tmp_path):
+    """What JAX can export with symbolic leading axes, we can."""
+    groups = (
+        "argmax conv_general_dilated cumsum dot_general dynamic_update_slice fft gather lu pad reduce_and"
+        " reduce_window_max scatter_add select_and_scatter_add sort top_k"
+    ).split()
+    cases = run(tmp_path, "--sample", "2", "--workers", "1", "--symbolic", "--group", *groups)
+    verdicts = Counter(case["verdict"] for case in cases)
+    assert [case for case in cases if case["verdict"] not in ("ok", "static")] == []
+    assert verdicts["ok"] > 2 * verdicts["static"]

@@ -8,6 +8,7 @@ from jax import export, lax
 
 from jax2onnx.decompose import window
 from tests.decompose.agreement import assert_agrees, assert_close
+from tests.helpers import check
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -145,3 +146,11 @@ def test_graph_grows_with_the_logarithm():
     kind = params((1000,), (1,), ((0, 0),), (1,), (1,))
     jaxpr = jax.make_jaxpr(lambda x: window._monoid_windows(lax.max_p)(x, **kind))(x)
     assert len(jaxpr.eqns) < 50
+
+
+@pytest.mark.parametrize("op", [lax.add, lax.max], ids=["sum", "max"])
+def test_windows_that_do_not_fit_or_step_over_the_operand(op):
+    init = 0.0 if op is lax.add else -np.inf
+    x = np.float32([[1], [-2], [3]])
+    check(lambda x: lax.reduce_window(x, init, op, (2, 3), (3, 3), [(1, 1), (1, 0)]), x)
+    check(lambda x: lax.reduce_window(x, init, op, (1, 2), (1, 1), "SAME", window_dilation=(1, 2)), x)

@@ -139,3 +139,4 @@ def test_kernel_of_symbolic_size():
         return lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
 
     check_at_sizes(f, "f32[B,8,2]", "f32[K,2,O]", empty="", rtol=1e-5, atol=1e-5)
+    check_at_sizes(f, "f64[B,8,2]", "f64[3,2,O]", empty="")
