@@ -28,6 +28,7 @@ from jax2onnx.optimize import (
     piecewise,
     pixels,
     recurrent,
+    rotary,
     simplify,
     slices,
     softmax,
@@ -48,6 +49,7 @@ RECOGNISE = [
     convolution.RULES,
     recurrent.RULES,
     attention.RULES,
+    rotary.RULES,
 ]
 NORMALIZE = {
     "auto": [normalization.RULES, group_norm.RULES],

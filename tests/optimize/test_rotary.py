@@ -1,0 +1,106 @@
+"""Rotary embeddings become one node, as they are commonly written; near misses stay plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.helpers import check, check_run
+
+B, T, H, D = 2, 6, 3, 8
+X = np.random.default_rng(0).normal(size=(B, T, H, D)).astype(np.float32)
+HARD = X.copy()
+HARD[0, 1, 0, 2], HARD[1, 2, 1, 5], HARD[1, 3, 0, 1] = np.nan, np.inf, 3e38
+ANGLES = np.outer(np.arange(T), 1 / 10000 ** (np.arange(0, D, 2) / D)).astype(np.float32)
+POSITIONS = np.int32([[0, 1, 2, 3, 4, 5], [7, 7, 0, -3, 100, 1]])
+
+
+def ops(model) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def turned(a: Any, b: Any, angles: Any) -> tuple[Any, Any]:
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return a * cos - b * sin, b * cos + a * sin
+
+
+def halves(x: Any, angles: Any = ANGLES[:, None]) -> Any:
+    return jnp.concatenate(turned(*jnp.split(x, 2, -1), angles), -1)
+
+
+def neighbours(x: Any) -> Any:
+    return jnp.stack(turned(x[..., ::2], x[..., 1::2], ANGLES[:, None]), -1).reshape(x.shape)
+
+
+def whole(x: Any) -> Any:
+    angles = jnp.concatenate([ANGLES, ANGLES], -1)[:, None]
+    return x * jnp.cos(angles) + jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1) * jnp.sin(angles)
+
+
+def heads_first(x: Any) -> Any:
+    return halves(x.transpose(0, 2, 1, 3), ANGLES)
+
+
+def equinox(x: Any) -> Any:
+    return jax.vmap(jax.vmap(eqx.nn.RotaryPositionalEmbedding(D), in_axes=1, out_axes=1))(x)
+
+
+@pytest.mark.parametrize("fn", [halves, neighbours, whole, heads_first, equinox])
+def test_one_node(fn):
+    model = check(fn, X)
+    found = ops(model)
+    assert found.count("RotaryEmbedding") == 1
+    assert set(found) <= {"RotaryEmbedding", "Reshape", "Transpose"}
+    check_run(model, fn, HARD)
+
+
+def test_positions_that_are_given():
+    def fn(x: Any, positions: Any) -> Any:
+        frequencies = (1 / 10000 ** (np.arange(0, D, 2) / D)).astype(np.float32)
+        return halves(x, positions[..., None, None] * frequencies)
+
+    model = check(fn, X, POSITIONS)
+    assert ops(model).count("RotaryEmbedding") == 1
+    assert "Concat" not in ops(model)
+
+
+def reflected(x: Any) -> Any:
+    a, b = jnp.split(x, 2, -1)
+    cos, sin = jnp.cos(ANGLES[:, None]), jnp.sin(ANGLES[:, None])
+    return jnp.concatenate([a * cos - b * sin, a * cos + b * sin], -1)
+
+
+def other_way(x: Any) -> Any:
+    a, b = jnp.split(x, 2, -1)
+    cos, sin = jnp.cos(ANGLES[:, None]), jnp.sin(ANGLES[:, None])
+    return jnp.concatenate([a * cos + b * sin, b * cos - a * sin], -1)
+
+
+def swapped(x: Any) -> Any:
+    return jnp.concatenate(turned(*jnp.split(x, 2, -1)[::-1], ANGLES[:, None]), -1)
+
+
+def other_halves(x: Any) -> Any:
+    angles = jnp.concatenate([ANGLES, ANGLES + 1], -1)[:, None]
+    return x * jnp.cos(angles) + jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1) * jnp.sin(angles)
+
+
+def mixed(x: Any) -> Any:
+    return jnp.concatenate(turned(x[..., ::2], x[..., 1::2], ANGLES[:, None]), -1)
+
+
+@pytest.mark.parametrize("fn", [reflected, other_way, swapped, other_halves, mixed])
+def test_near_misses(fn):
+    assert "RotaryEmbedding" not in ops(check(fn, X))
+
+
+def test_sizes_that_may_be_zero_and_older_opsets():
+    model = check(halves, X, dims=[("B", T, H, D)])
+    assert "RotaryEmbedding" not in ops(model)
+    check_run(model, halves, X[:0])
+    assert "RotaryEmbedding" not in ops(check(halves, X, opset=22))
