@@ -83,6 +83,17 @@ def test_rounding_is_to_the_nearest_also_in_bodies_and_outputs(dtype: np.dtype) 
     check_run(model, lambda xs: run(rounded(w, dtype), xs), normal(3, 4))
 
 
+def test_weights_of_a_recurrent_network_are_named_and_stored_in_half() -> None:
+    """They are put together from those of the gates."""
+    module = nn.RNN(nn.LSTMCell(4))
+    variables = fill(jax.eval_shape(module.init, jax.random.key(0), normal(1, 5, 3)))
+    model = jax2onnx.to_onnx((module, variables), [("B", 5, 3)], weights_dtype="float16")
+    check_valid(model)
+    types = {name: dtype for name, dtype in stored(model).items() if dtype != TensorProto.INT64}
+    assert types == dict.fromkeys(["RNN/LSTM/W", "RNN/LSTM/R", "RNN/LSTM/B"], TensorProto.FLOAT16)
+    check_run(model, lambda x: module.apply(rounded(variables, HALVES[0]), x), normal(2, 5, 3), rtol=1e-3, atol=1e-4)
+
+
 def test_half_the_size_and_verified(tmp_path: Path) -> None:
     w = {"a": normal(200, 200), "b": normal(200, 200, seed=1)}
     sizes = []

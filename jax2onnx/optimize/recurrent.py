@@ -250,11 +250,12 @@ def _emit(
     if cell.inner is not None:
         recurrent[-1], extra[-1] = cell.inner.matrices[h], cell.inner.biases
     signs = [gate.sign for gate in cell.gates]
+    name = "/".join([*(node.name or "").split("/")[:-1], cell.op_type])  # its weights are in the module of the scan
     inputs = [
         whole,
-        _stacked(r, source.weights, signs, (int(features), size)),
-        _stacked(r, recurrent, signs, (size, size)),
-        _joined_biases(r, [*source.biases, *extra], [*signs, *signs], size),
+        _stacked(r, source.weights, signs, (int(features), size), f"{name}/W"),
+        _stacked(r, recurrent, signs, (size, size), f"{name}/R"),
+        _joined_biases(r, [*source.biases, *extra], [*signs, *signs], size, f"{name}/B"),
         None,
         _initial(r, node.inputs[hidden], unbatched),
         _initial(r, node.inputs[memory], unbatched) if memory is not None else None,
@@ -368,7 +369,7 @@ def _columns(array: Array, span: tuple[int, int]) -> Array:
     return lambda: array()[..., span[0] : span[1]]
 
 
-def _stacked(r: Rewriter, gates: list[list[Array]], signs: list[int], shape: tuple[int, int]) -> ir.Value:
+def _stacked(r: Rewriter, gates: list[list[Array]], signs: list[int], shape: tuple[int, int], name: str) -> ir.Value:
     """The matrices of all gates, transposed, as one weight that is put together when it is written."""
     rows, size = shape
 
@@ -379,10 +380,10 @@ def _stacked(r: Rewriter, gates: list[list[Array]], signs: list[int], shape: tup
                 stacked[0, i * size : (i + 1) * size] += sign * matrix().T
         return ir.tensor(stacked)
 
-    return r.tensor(ir.LazyTensor(read, ir.DataType.FLOAT, ir.Shape([1, len(gates) * size, rows])))
+    return r.tensor(ir.LazyTensor(read, ir.DataType.FLOAT, ir.Shape([1, len(gates) * size, rows])), name=name)
 
 
-def _joined_biases(r: Rewriter, gates: list[list[Array]], signs: list[int], size: int) -> ir.Value | None:
+def _joined_biases(r: Rewriter, gates: list[list[Array]], signs: list[int], size: int, name: str) -> ir.Value | None:
     """First those of the input, then those of the state."""
     if not any(gates):
         return None
@@ -394,4 +395,4 @@ def _joined_biases(r: Rewriter, gates: list[list[Array]], signs: list[int], size
                 joined[0, i] += sign * bias()
         return ir.tensor(joined.reshape(1, -1))
 
-    return r.tensor(ir.LazyTensor(read, ir.DataType.FLOAT, ir.Shape([1, len(gates) * size])))
+    return r.tensor(ir.LazyTensor(read, ir.DataType.FLOAT, ir.Shape([1, len(gates) * size])), name=name)
