@@ -97,12 +97,17 @@ def _parser() -> argparse.ArgumentParser:
         metavar="C",
         help='what is known of sizes, such as "T <= 1024"',
     )
+    group.add_argument("--noise", action="store_true", help="noise is an input of the model, in place of random keys")
     group.add_argument("--float64", action="store_true", help="work with 64-bit types (JAX's x64)")
 
     group = parser.add_argument_group("what comes out")
     group.add_argument("--out", "-o", metavar="FILE", help="file to write (default: FUNCTION.onnx)")
     group.add_argument("--opset", type=int, metavar="N", help="version of the ONNX operators (default: 23)")
     group.add_argument("--weights-dtype", choices=["float16", "bfloat16"], help="store float32 weights in this dtype")
+    group.add_argument("--modules", action="store_true", help="show the modules of the program as ONNX functions")
+    group.add_argument(
+        "--provenance", choices=["source", "stack"], help="note in each node the line of your code, or the whole stack"
+    )
     group.add_argument("--name", metavar="NAME", help="name of the graph (default: the function's)")
     group.add_argument("--input-name", action="append", metavar="NAME", help="name of an input, in order")
     group.add_argument("--output-name", action="append", metavar="NAME", help="name of an output, in order")
@@ -150,6 +155,9 @@ def _export(options: argparse.Namespace) -> None:
         "external_data_limit": options.external_data,
         "max_shard_size": options.max_shard_size,
         "weights_dtype": options.weights_dtype,
+        "provenance": options.provenance,
+        "functions": "modules" if options.modules else None,
+        "random": "noise" if options.noise else None,
         "record_primitive_calls_file": options.record,
     }
     text = f"Converting {options.module}:{options.function}"

@@ -126,6 +126,27 @@ def test_files_and_dotted_names(tmp_path: Path) -> None:
     assert (tmp_path / "net.apply.onnx").exists()
 
 
+def test_functions_provenance_and_noise(tmp_path: Path) -> None:
+    lines = [
+        "import jax",
+        "def drop(x, key):",
+        "    with jax.named_scope('layer'):",
+        "        return x * jax.random.bernoulli(key, 0.5, x.shape)",
+    ]
+    (tmp_path / "random_layer.py").write_text("\n".join(lines))
+    out = str(tmp_path / "drop.onnx")
+    inputs = ["-i", "f32[B,3]", "-i", "key<fry>[]", "--out", out]
+    assert (
+        cli.main([str(tmp_path / "random_layer.py"), "drop", *inputs, "--noise", "--modules", "--provenance", "source"])
+        == 0
+    )
+    model = onnx.load(out)
+    assert [i.name for i in model.graph.input] == ["x", "noise/uniform_0"]
+    assert [f.name for f in model.functions] == ["layer"]
+    notes = {p.value for p in model.functions[0].node[-1].metadata_props}
+    assert any("random_layer.py:4" in note for note in notes)
+
+
 def test_external_data_and_layout(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["mine", "annotated", "--external-data", "1kB", "-o", "m.onnx"]) == 0
     assert "Wrote m.onnx and m.onnx.data" in capsys.readouterr().out
