@@ -5,7 +5,7 @@ In ONNX Runtime the operator gives the same numbers bit for bit (NaN, infinities
 
 - with a mask: the kernel adds the mask, so that NaN at a masked position leaks into the result, which in JAX it does
   not; and where everything is masked it differs, too;
-- if a size may be 0: the kernel refuses an empty batch and empty sequences.
+- if a size may be 0 and not only together with the result: the kernel refuses an empty batch and empty sequences.
 """
 
 from __future__ import annotations
@@ -38,17 +38,26 @@ def recognise_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     v = _turned(weighted.inputs[1], HEADS_FIRST)
     if q is None or k is None or v is None or not _fits(dims(q), dims(k), dims(v)):
         return None
-    heads = dims(q)[2]
-    result = r.op(
-        "Attention",
-        *(_joined(r, x) for x in (q, k, v)),
-        like=y,
-        shape=[*dims(y)[:2], int(dims(y)[2]) * int(dims(y)[3])],
-        q_num_heads=heads,
-        kv_num_heads=heads,
-        scale=scale,
-    )
-    return r.op("Reshape", result, r.const(dims(y), np.int64), like=y)
+    joined = [_joined(r, x) for x in (q, k, v)]
+    shape = (*dims(y)[:2], int(dims(y)[2]) * int(dims(y)[3]))
+    attributes = {"q_num_heads": dims(q)[2], "kv_num_heads": dims(q)[2], "scale": scale}
+    if all(isinstance(d, int) for d in dims(q)):
+        result = r.op("Attention", *joined, like=y, shape=shape, **attributes)  # type: ignore[arg-type]
+    else:
+        result = _unless_empty(r, joined, ir.Value(shape=ir.Shape(shape), type=y.type), attributes)
+    return r.op("Reshape", result, r.const([0, 0, *dims(y)[2:]], np.int64), like=y)
+
+
+def _unless_empty(r: Rewriter, operands: list[ir.Value], result: ir.Value, attributes: dict) -> ir.Value:
+    """The result is empty just if the queries are, and then they are as good."""
+    size = r.op("Size", operands[0], shape=[], dtype=ir.DataType.INT64)
+    is_full = r.op("Greater", size, r.const(0, np.int64), shape=[], dtype=ir.DataType.BOOL)
+    branches = []
+    for name, op_type, inputs in (("then_branch", "Attention", operands), ("else_branch", "Identity", operands[:1])):
+        output = ir.Value(shape=result.shape, type=result.type)
+        node = ir.node(op_type, inputs, attributes if op_type == "Attention" else {}, outputs=[output], name=op_type)
+        branches.append(ir.AttrGraph(name, ir.Graph([], [output], nodes=[node], name=name)))
+    return r.op("If", is_full, like=result, **{branch.name: branch.value for branch in branches})  # type: ignore[arg-type]
 
 
 def _only_used_here(value: ir.Value | None, op_type: str) -> ir.Node | None:
@@ -73,20 +82,23 @@ def _turned(value: ir.Value | None, perm: list[int]) -> ir.Value | None:
 
 
 def _fits(q: Dims, k: Dims, v: Dims) -> bool:
-    if not all(isinstance(d, int) and d > 0 for d in (*q, *k, *v)):
+    """Do the shapes belong together, and is the result empty if any of them is?"""
+    if not all(isinstance(d, int) and d > 0 for d in (*q[2:], *k[2:], *v[2:])) or 0 in (*q, *k):
+        return False
+    if not {d for d in k if isinstance(d, str)} <= set(q) or (q[3] != v[3] and any(isinstance(d, str) for d in q)):
         return False
     return q[0] == k[0] == v[0] and q[2] == k[2] == v[2] and q[3] == k[3] and k[1] == v[1]
 
 
 def _joined(r: Rewriter, x: ir.Value) -> ir.Value:
     """The heads side by side, as the projection gave them; a factor after it stays one."""
-    batch, length, heads, size = (int(d) for d in dims(x))
-    shape = [batch, length, heads * size]
+    batch, length, heads, size = dims(x)
+    shape, target = [batch, length, int(heads) * int(size)], [0, 0, int(heads) * int(size)]
     scaled = producer(x, "Mul", "Div")
     if scaled is not None and scaled.inputs[0] is not None and scalar(scaled.inputs[1]) is not None:
-        inner = r.op("Reshape", scaled.inputs[0], r.const(shape, np.int64), like=x, shape=shape)
+        inner = r.op("Reshape", scaled.inputs[0], r.const(target, np.int64), like=x, shape=shape)
         return r.op(scaled.op_type, inner, scaled.inputs[1], like=x, shape=shape)
-    return r.op("Reshape", x, r.const(shape, np.int64), like=x, shape=shape)
+    return r.op("Reshape", x, r.const(target, np.int64), like=x, shape=shape)
 
 
 @RULES.rewrites("Split")

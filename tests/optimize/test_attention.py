@@ -128,10 +128,20 @@ def test_masks_stay_plain():
     assert "Attention" not in ops(model)
 
 
-def test_sizes_that_may_be_zero_stay_plain():
+@pytest.mark.parametrize("name", ["nnx", "linen"])
+def test_sizes_that_vary(name):
+    layer = LAYERS[name][0]()
+    model = check(layer, X, dims=[("B", "T", H * D)])
+    assert "If" in ops(model)
+    assert "Softmax" not in ops(model)
+    for x in (HARD, X[:0], X[:, :0], X[:1, :1]):
+        check_run(model, layer, x)
+
+
+def test_keys_that_may_be_missing_stay_plain():
     model = check(attend, Q, K, V, dims=[("B", "T", H, D), ("B", "S", H, D), ("B", "S", H, D)])
-    assert "Attention" not in ops(model)
-    check_run(model, attend, Q[:0], K[:0], V[:0])
+    assert "Softmax" in ops(model)
+    check_run(model, attend, Q, K[:, :0], V[:, :0])
 
 
 def test_no_attention_before_its_opset():
