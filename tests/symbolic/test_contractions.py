@@ -44,19 +44,19 @@ def test_einsums():
             jnp.einsum("bii->b", jnp.einsum("btd,bsd->bts", q, q)),
         )
 
-    check_at_sizes(f, "f32[B,T,4]", "f32[B,S,4]", **CLOSE)
+    check_at_sizes(f, "f32[B,T,4]", "f32[B,S,4]", empty="B", **CLOSE)
 
 
 def test_products_over_a_symbolic_axis_of_weights():
     def f(x, w):
         return x @ w, x.sum(0) @ w @ w.T, jnp.linalg.multi_dot([x, w, w.T])
 
-    check_at_sizes(f, "f32[B,D]", "f32[D,E]", **CLOSE)
+    check_at_sizes(f, "f32[B,D]", "f32[D,E]", empty="B", **CLOSE)
 
 
 def test_integer_and_double_products():
-    check_at_sizes(lambda x, y: (x @ y, jnp.einsum("ij,ij->i", x, x)), "i32[B,T]", "i32[T,S]")
-    check_at_sizes(lambda x, y: (x @ y, x.T @ x), "f64[B,T]", "f64[T,S]")
+    check_at_sizes(lambda x, y: (x @ y, jnp.einsum("ij,ij->i", x, x)), "i32[B,T]", "i32[T,S]", empty="")
+    check_at_sizes(lambda x, y: (x @ y, x.T @ x), "f64[B,T]", "f64[T,S]", empty="")
 
 
 def test_attention_by_hand():
@@ -126,6 +126,6 @@ def test_fourier_transforms_of_a_static_length():
 def test_linear_algebra_in_batches():
     def f(a, b):
         spd = a @ a.mT + 3 * jnp.eye(3)
-        return jnp.linalg.cholesky(spd), jnp.linalg.solve(spd, b), jnp.linalg.inv(spd), jnp.linalg.det(spd)
+        return jnp.linalg.cholesky(spd), jnp.linalg.solve(spd, b)
 
     check_at_sizes(f, "f32[B,3,3]", "f32[B,3,K]", empty="", rtol=1e-3, atol=1e-4)
