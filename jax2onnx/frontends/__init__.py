@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
@@ -27,11 +28,9 @@ class Source(NamedTuple):
 
 def source_of(target: Any) -> Source:
     """Make what the caller gave into something that can be traced."""
-    for library, module in (("flax.nnx", "nnx"), ("flax.linen", "linen"), ("haiku", "haiku"), ("keras", "keras")):
+    for library in ("flax.nnx", "flax.linen", "haiku", "keras", "equinox"):
         if library in sys.modules:
-            from importlib import import_module
-
-            found = import_module(f"jax2onnx.frontends.{module}").source_of(target)
+            found = import_module(f"jax2onnx.frontends.{library.split('.')[-1]}").source_of(target)
             if found is not None:
                 return found
     return Source(target, dict(arrays_inside(target)))

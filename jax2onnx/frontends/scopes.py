@@ -11,11 +11,11 @@ import jax
 def scoped(module: Any, name: str) -> None:
     """Let the calls of `module`, which nobody else has, run in the named scope `name`."""
     kind: Any = type(module)
-    object.__setattr__(module, "__class__", _scoped_class(kind, name))
+    object.__setattr__(module, "__class__", scoped_class(kind, name))
 
 
 @functools.cache
-def _scoped_class(kind: Any, name: str) -> type:
+def scoped_class(kind: Any, name: str) -> type:
     """A subclass of `kind`, called in a scope. One for all exports: JAX keeps each class that is a pytree for ever."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

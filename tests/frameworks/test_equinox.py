@@ -312,3 +312,49 @@ def test_half_precision(dtype: Any) -> None:
 
     model = jax.vmap(made(make))
     check_export(model, model, [normal(2, 8).astype(dtype)])
+
+
+class Final(eqx.Module, strict=True):
+    """A class that nothing may be derived from."""
+
+    linear: nn.Linear
+
+    def __call__(self, x: Any) -> Any:
+        return self.linear(x)
+
+
+class Block(eqx.Module):
+    first: nn.Linear
+    rest: dict[str, Any]
+    scale: float = eqx.field(static=True, default=0.5)
+
+    def __call__(self, x: Any) -> Any:
+        return self.rest["final"](jnp.tanh(self.first(x))) * self.scale
+
+
+class Tower(eqx.Module):
+    blocks: list[Block]
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def tower() -> Tower:
+    key = jax.random.key(0)
+    return Tower([Block(nn.Linear(3, 3, key=key), {"final": Final(nn.Linear(3, 3, key=key))}) for _ in range(3)])
+
+
+@pytest.mark.parametrize("wrap", [jax.vmap, lambda m: jax.vmap(lambda x: m(x)), lambda m: lambda x: jax.vmap(m)(x)])
+def test_modules_of_your_own_are_named_and_become_functions(wrap: Callable[[Any], Any]) -> None:
+    module = tower()
+    before = jax.tree.structure(module)
+    model = wrap(module)
+    exported = check_export(model, model, [normal(2, 3)])
+    assert all(node.name.startswith(("blocks_", "Add")) for node in exported.graph.node if node.op_type != "Identity")
+    exported = jax2onnx.to_onnx(model, [("B", 3)], functions="modules")
+    assert [node.op_type for node in exported.graph.node if node.op_type != "Add"] == ["blocks"] * 3
+    check_run(exported, model, normal(4, 3))
+    assert jax.tree.structure(module) == before
+    assert type(module.blocks[0]) is Block
