@@ -105,7 +105,7 @@ def _joined(r: Rewriter, x: ir.Value) -> ir.Value:
 def split_before_heads(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
     """Queries, keys and values that are split as heads, but used side by side, are split as they are."""
     heads = producer(node.inputs[0], "Reshape")
-    if heads is None or node.inputs[0] is None or heads.inputs[0] is None:
+    if heads is None or node.inputs[0] is None or heads.inputs[0] is None or len(dims(node.inputs[0])) < 2:
         return None
     x, (*lead, count, size) = heads.inputs[0], dims(node.inputs[0])
     axis = len(lead)
