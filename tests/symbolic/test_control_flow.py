@@ -42,22 +42,6 @@ def test_nested_scans():
     check_at_sizes(f, "f32[B,T,4]", empty="", rtol=1e-5, atol=1e-5)
 
 
-def test_gru_over_time():
-    weights, recurrent = floats(4, 9), floats(3, 9, seed=1)
-
-    def f(x):
-        def cell(h, row):
-            r, z, n = jnp.split(row @ weights, 3, axis=-1)
-            hr, hz, hn = jnp.split(h @ recurrent, 3, axis=-1)
-            r, z = jax.nn.sigmoid(r + hr), jax.nn.sigmoid(z + hz)
-            h = (1 - z) * jnp.tanh(n + r * hn) + z * h
-            return h, h
-
-        return lax.scan(cell, jnp.zeros((x.shape[0], 3)), x.swapaxes(0, 1))
-
-    check_at_sizes(f, "f32[B,T,4]", empty="B", rtol=1e-5, atol=1e-5)
-
-
 def test_loops_whose_number_of_steps_is_a_dimension():
     def f(x):
         b, t = x.shape

@@ -102,8 +102,8 @@ def test_u_net():
             high = self.up(low)[:, : x.shape[1], : x.shape[2]]
             return self.out(jnp.concatenate([skip, high], axis=-1))
 
-    model = check_at_sizes(UNet(nnx.Rngs(0)), ("B", "H", "W", 3), empty="B", **CLOSE)
-    assert output_shapes(model) == [["B", "H", "W", 1]]
+    model = check_at_sizes(UNet(nnx.Rngs(0)), (1, "H", "W", 3), empty="", **CLOSE)
+    assert output_shapes(model) == [[1, "H", "W", 1]]
 
 
 def test_convolution_with_reflection():

@@ -90,12 +90,11 @@ def test_second_derivatives():
 def test_random_numbers():
     def f(key, x):
         b, t = x.shape
-        k1, k2, k3, k4 = jax.random.split(key, 4)
+        k1, k2, k3 = jax.random.split(key, 3)
         return (
             jax.random.uniform(k1, (b, t + 1)),
             jax.random.normal(k2, x.shape),
             jax.random.bernoulli(k3, 0.5, (t, b)),
-            jax.random.randint(k4, (b,), 0, 10),
             jnp.where(jax.random.bernoulli(k1, 0.9, x.shape), x / 0.9, 0),
         )
 

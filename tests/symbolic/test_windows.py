@@ -109,11 +109,10 @@ def test_resizing():
     check_at_sizes(f, IMAGE, empty="B", rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["linear", "cubic"])
-def test_resizing_with_interpolation(method):
+def test_resizing_with_interpolation():
     def f(x):
         b, h, w, c = x.shape
-        return jax.image.resize(x, (b, 2 * h, 7, c), method), jax.image.resize(x, (b, h, 3 * w, c), method)
+        return jax.image.resize(x, (b, 2 * h, 7, c), "linear"), jax.image.resize(x, (b, h, 3 * w, c), "cubic")
 
     check_at_sizes(f, IMAGE, empty="", rtol=2e-5, atol=2e-5)
 
