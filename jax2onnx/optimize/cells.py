@@ -8,6 +8,7 @@ they are the same: sums of `source @ matrix`, activations, products. Matrices ar
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -123,6 +124,21 @@ def _columns(array: Array, start: int, stop: int) -> Array:
     return lambda: array()[..., start:stop]
 
 
+class _Content:
+    """Reads a tensor, which may come from a file; again only if nobody holds what was read."""
+
+    def __init__(self, tensor: ir.TensorProtocol):
+        self.tensor = tensor
+        self.known: Callable[[], np.ndarray | None] = lambda: None
+
+    def __call__(self) -> np.ndarray:
+        array = self.known()
+        if array is None:
+            array = self.tensor.numpy()
+            self.known = weakref.ref(array)
+        return array
+
+
 class Seen(NamedTuple):
     """A formula and the axis of the value that its columns are on. Another axis may be the batch; the rest are 1."""
 
@@ -145,9 +161,13 @@ def formulas(body: ir.Graph) -> list[Formula] | None:
     try:
         for node in body:
             _read(node, seen)
-        return [seen[value].formula for value in body.outputs]
+        results = [seen[value] for value in body.outputs]
     except (_NotFound, KeyError):
         return None
+    rank = len(dims(body.inputs[0]))
+    if any(len(dims(v)) != rank or r.axis != rank - 1 for v, r in zip(body.outputs, results, strict=True)):
+        return None  # the same numbers, but transposed
+    return [result.formula for result in results]
 
 
 def _read(node: ir.Node, seen: dict[ir.Value, Seen]) -> None:
@@ -257,7 +277,7 @@ def _matrix(value: ir.Value | None) -> tuple[Array, tuple[int, int]]:
     if tensor is None or len(tensor.shape) != 2:
         raise _NotFound
     rows, columns = (int(d) for d in tensor.shape)  # type: ignore[arg-type]
-    return tensor.numpy, (rows, columns)
+    return _Content(tensor), (rows, columns)
 
 
 def _times(seen: Seen, axis: int, matrix: tuple[Array, tuple[int, int]]) -> Linear:

@@ -8,40 +8,19 @@ business of `targets/recurrent.py`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.cells import Apply, Array, Formula, Input, Linear, Number, Product, Sum, formulas
+from jax2onnx.optimize.cells import Array, formulas
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, producer, scalar, splat
+from jax2onnx.optimize.gates import Cell, gru, lstm, simple
 
 RULES = RuleSet()
 
 OPSET = 14
 """Older versions of the operators are the same; Squeeze is not."""
-
-
-class Affine(NamedTuple):
-    """x @ a + h @ b + gated @ c + bias, where `gated` is the state times the reset gate, and what is left over."""
-
-    matrices: dict[ir.Value, list[Array]]
-    gated: list[tuple[Product, Array]]
-    picks: list[Input]
-    biases: list[Array]
-    rest: list[Formula]
-    sign: int = 1
-
-
-class Cell(NamedTuple):
-    """A cell: its operator, its gates in the order of ONNX, and what only some cells have."""
-
-    op_type: str
-    gates: list[Affine]
-    inner: Affine | None = None
-    """Of a GRU that multiplies by the reset gate last: what it multiplies."""
-    attributes: tuple[tuple[str, Any], ...] = ()
 
 
 @RULES.rewrites("Scan")
@@ -66,9 +45,9 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
             continue
         memory = 1 - hidden if states == 2 else None
         h = body.inputs[hidden]
-        cell = _simple(results[hidden]) or _gru(results[hidden], h)
+        cell = simple(results[hidden]) or gru(results[hidden], h)
         if memory is not None:
-            cell = _lstm(results[hidden], results[memory], body.inputs[memory])
+            cell = lstm(results[hidden], results[memory], body.inputs[memory])
         if cell is not None and (cell.op_type != "RNN" or _batch(h) == 1):
             made = _emit(r, node, cell, x, hidden, memory, direction)
             if made is not None:
@@ -86,136 +65,6 @@ def _direction(node: ir.Node, stacked: int) -> str | None:
 
 def _batch(state: ir.Value) -> int | str:
     return dims(state)[0] if len(dims(state)) == 2 else 1
-
-
-# ---------------------------------------------------------------------------------------------------- cells
-
-
-def _argument(formula: Formula, function: str) -> Formula | None:
-    return formula.argument if isinstance(formula, Apply) and formula.function == function else None
-
-
-def _orders(formula: Formula) -> Iterator[tuple[Formula, Formula]]:
-    """The factors of a product, or the terms of a sum of two, in both orders."""
-    pair: Sequence[Formula] = ()
-    if isinstance(formula, Product):
-        pair = formula.factors
-    elif isinstance(formula, Sum) and not formula.minus and len(formula.plus) == 2:
-        pair = formula.plus
-    if len(pair) == 2:
-        yield pair[0], pair[1]
-        yield pair[1], pair[0]
-
-
-def _is_input(formula: Formula, value: ir.Value) -> bool:
-    return isinstance(formula, Input) and formula.value is value and formula.is_whole()
-
-
-def _is_same(a: Formula, b: Formula) -> bool:
-    return a is b or (isinstance(b, Input) and _is_input(a, b.value) and b.is_whole())
-
-
-def _simple(result: Formula) -> Cell | None:
-    """h' = tanh(x @ a + h @ b + bias). With relu instead, ONNX Runtime's kernel drops NaN."""
-    gate = _affine(_argument(result, "Tanh"))
-    return None if gate is None or gate.rest or gate.gated else Cell("RNN", [gate])
-
-
-def _lstm(hidden: Formula, memory: Formula, before: ir.Value) -> Cell | None:
-    """c' = f * c + i * g; h' = o * tanh(c')."""
-    for out, squashed in _orders(hidden):
-        o = _argument(out, "Sigmoid")
-        if o is None or _argument(squashed, "Tanh") is not memory:
-            continue
-        for kept, new in _orders(memory):
-            for forget, c in _orders(kept):
-                f = _argument(forget, "Sigmoid")
-                if f is None or not _is_input(c, before):
-                    continue
-                for enter, candidate in _orders(new):
-                    i, g = _argument(enter, "Sigmoid"), _argument(candidate, "Tanh")
-                    gates = [_affine(gate) for gate in (i, o, f, g)]
-                    if all(gate is not None and not gate.rest and not gate.gated for gate in gates):
-                        return Cell("LSTM", gates)  # type: ignore[arg-type]
-    return None
-
-
-def _gru(result: Formula, h: ir.Value) -> Cell | None:
-    """h' = z * h + (1 - z) * n, where n = tanh(x @ a + r * (h @ b + bias)) or tanh(x @ a + (r * h) @ b)."""
-    for z, candidate, sign in _interpolations(result, h):
-        update, argument = _affine(_argument(z, "Sigmoid")), _argument(candidate, "Tanh")
-        new = _affine(argument)
-        if update is None or new is None or update.rest or update.gated or h in new.matrices:
-            continue
-        inner: Affine | None = None
-        if len(new.rest) == 1 and not new.gated:
-            found = [(r, _affine(factor)) for r, factor in _orders(new.rest[0]) if _argument(r, "Sigmoid") is not None]
-            reset, inner = next(((r, f) for r, f in found if f is not None), (None, None))
-            if inner is None or inner.rest or inner.gated or inner.picks or set(inner.matrices) != {h}:
-                continue
-        elif len(new.gated) == 1 and not new.rest:
-            product = new.gated[0][0]
-            reset = next((r for r, state in _orders(product) if _is_input(state, h)), None)
-        else:
-            continue
-        gate = _affine(_argument(reset, "Sigmoid")) if reset is not None else None
-        if gate is None or gate.rest or gate.gated:
-            continue
-        last = () if inner is None else (("linear_before_reset", 1),)
-        return Cell("GRU", [update._replace(sign=sign), gate, new], inner, last)
-    return None
-
-
-def _interpolations(result: Formula, h: ir.Value) -> Iterator[tuple[Formula, Formula, int]]:
-    """(z, n, sign) such that the result is z * h + (1 - z) * n; with the sign -1, (1 - z) * h + z * n."""
-    if not isinstance(result, Sum):
-        return
-    for first, second in _orders(result):
-        for weight, state in _orders(first):
-            for other, candidate in _orders(second):
-                if _is_input(state, h):
-                    if _complement(other) is weight:
-                        yield weight, candidate, 1
-                    if _complement(weight) is other:
-                        yield other, candidate, -1
-        for z, difference in _orders(second):  # first + z * (end - first)
-            if isinstance(difference, Sum) and len(difference.plus) == len(difference.minus) == 1:
-                end, start = difference.plus[0], difference.minus[0]
-                if _is_same(start, first) and _is_input(end, h):
-                    yield z, first, 1
-                if _is_same(start, first) and _is_input(first, h):
-                    yield z, end, -1
-
-
-def _complement(formula: Formula) -> Formula | None:
-    """z if this is 1 - z."""
-    if not isinstance(formula, Sum) or len(formula.plus) != 1 or len(formula.minus) != 1:
-        return None
-    one = formula.plus[0]
-    return formula.minus[0] if isinstance(one, Number) and one.number == 1 else None
-
-
-def _affine(formula: Formula | None) -> Affine | None:
-    if formula is None or (isinstance(formula, Sum) and formula.minus):
-        return None
-    found = Affine({}, [], [], [], [])
-    for part in formula.plus if isinstance(formula, Sum) else (formula,):
-        if isinstance(part, Linear):
-            found.biases.extend(part.biases)
-            for source, matrix in part.terms:
-                if isinstance(source, Input) and source.is_whole():
-                    found.matrices.setdefault(source.value, []).append(matrix)
-                elif isinstance(source, Product):
-                    found.gated.append((source, matrix))
-                else:
-                    return None
-        elif isinstance(part, Number):
-            found.biases.append(functools.partial(np.full, part.width, part.number, np.float32))
-        elif isinstance(part, Input):
-            found.picks.append(part)
-        else:
-            found.rest.append(part)
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------- the node
@@ -274,12 +123,10 @@ def _emit(
     made = y.producer()
     assert made is not None
     made.resize_outputs(1 if memory is None else 3)
-    return _results(r, node, made, hidden, memory, len(node.outputs), batch)
+    return _results(r, node, made, hidden, memory)
 
 
-def _results(
-    r: Rewriter, node: ir.Node, made: ir.Node, hidden: int, memory: int | None, count: int, batch: int | str
-) -> tuple[ir.Value, ...]:
+def _results(r: Rewriter, node: ir.Node, made: ir.Node, hidden: int, memory: int | None) -> tuple[ir.Value, ...]:
     """What the Scan gave, from the results of the new node."""
     y = made.outputs[0]
     states = 1 if memory is None else 2
@@ -375,9 +222,12 @@ def _stacked(r: Rewriter, gates: list[list[Array]], signs: list[int], shape: tup
 
     def read() -> ir.TensorProtocol:
         stacked = np.zeros((1, len(gates) * size, rows), np.float32)
-        for i, (matrices, sign) in enumerate(zip(gates, signs, strict=True)):
+        parts = [
+            [matrix() for matrix in matrices] for matrices in gates
+        ]  # all, before those of one weight let go of it
+        for i, (matrices, sign) in enumerate(zip(parts, signs, strict=True)):
             for matrix in matrices:
-                stacked[0, i * size : (i + 1) * size] += sign * matrix().T
+                stacked[0, i * size : (i + 1) * size] += sign * matrix.T
         return ir.tensor(stacked)
 
     return r.tensor(ir.LazyTensor(read, ir.DataType.FLOAT, ir.Shape([1, len(gates) * size, rows])), name=name)
