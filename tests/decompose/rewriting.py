@@ -30,10 +30,18 @@ def types_in(jaxpr: Any) -> set[Any]:
 
 def evaluate(closed: ClosedJaxpr, *args: Any) -> list[np.ndarray]:
     """The results of a rewritten program for the original arguments."""
-    flat = [packed(x) for x in jax.tree.leaves(args)]
+    return compiled(closed)(*args)
+
+
+def compiled(closed: ClosedJaxpr) -> Callable[..., list[np.ndarray]]:
+    """A rewritten program that takes the original arguments."""
     quick = {"xla_backend_optimization_level": 0}  # compiling takes longer than running
     program = jax.jit(lambda *xs: eval_jaxpr(closed.jaxpr, closed.consts, *xs), compiler_options=quick)
-    return [np.asarray(x) for x in program(*flat)]
+
+    def run(*args: Any) -> list[np.ndarray]:
+        return [np.asarray(x) for x in program(*(packed(x) for x in jax.tree.leaves(args)))]
+
+    return run
 
 
 def assert_same(rewrite: Callable, fn: Callable, *args: Any, rtol: float = 0, atol: float = 0) -> ClosedJaxpr:

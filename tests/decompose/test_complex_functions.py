@@ -1,5 +1,6 @@
 """Functions of complex numbers where it hurts: near zeros and poles, on branch cuts, for huge arguments."""
 
+import functools
 import itertools
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 from jax import lax
 
 from jax2onnx.decompose.complex import eliminate_complex
-from tests.decompose.rewriting import evaluate
+from tests.decompose.rewriting import compiled
 
 EPS = float(np.finfo(np.float32).eps)
 FINITE = [
@@ -44,10 +45,18 @@ def spread_out(dtype):
     return (values[:, 0] + 1j * values[:, 1]).astype(dtype)
 
 
+@functools.lru_cache(maxsize=4)
+def programs(fn, *types):
+    """`fn`, and the same without complex numbers; compiled once for all arguments of these types."""
+    specs = [jax.ShapeDtypeStruct(*t) for t in types]
+    return jax.jit(fn), compiled(eliminate_complex(jax.make_jaxpr(fn)(*specs)))
+
+
 def compare(fn, *args):
     dtype = args[0].dtype.name
-    expected = np.asarray(jax.jit(fn)(*args))
-    (actual,) = evaluate(eliminate_complex(jax.make_jaxpr(fn)(*args)), *args)
+    original, rewritten = programs(fn, *((x.shape, x.dtype) for x in args))
+    expected = np.asarray(original(*args))
+    (actual,) = rewritten(*args)
     if np.iscomplexobj(expected):
         actual = actual[..., 0] + 1j * actual[..., 1] if np.isfinite(actual).all() else _joined(actual)
     # Where JAX itself gets NaN from finite numbers there is nothing to compare with.
