@@ -17,6 +17,7 @@ from jax2onnx.optimize import (
     attention,
     batch_norm,
     convolution,
+    flips,
     fold,
     group_norm,
     indices,
@@ -48,6 +49,7 @@ RECOGNISE = [
     piecewise.RULES,
     convolution.RULES,
     recurrent.RULES,
+    flips.RULES,
     attention.RULES,
     rotary.RULES,
 ]

@@ -145,6 +145,31 @@ def test_layer_is_one_node(name):
     check_run(model, layer, hurting(*shape, batch=batch), rtol=1e-4, atol=1e-5)
 
 
+def both_ways(x: Any) -> Any:
+    forward, backward = of_linen(nn.RNN(nn.GRUCell(H))), of_linen(nn.RNN(nn.LSTMCell(H), return_carry=True))
+    carry, y = backward(x[:, ::-1])
+    return jnp.concatenate([forward(x), y[:, ::-1]], -1), carry
+
+
+@pytest.mark.parametrize("kind", ["by hand", "keras", "last state"])
+def test_a_layer_over_a_reversed_array_runs_backwards(kind):
+    layer = both_ways
+    if kind == "keras":
+        layer = of_keras(keras.layers.Bidirectional(keras.layers.GRU(H, return_sequences=True)))
+    elif kind == "last state":
+        layer = lambda x: of_linen(nn.RNN(nn.LSTMCell(H), return_carry=True))(x[:, ::-1])[0]  # noqa: E731
+    model = check(layer, normal(B, T, N))
+    found = ops(model.graph)
+    assert not {"Slice", "Scan"} & set(found)
+    check_run(model, layer, hurting(B, T, N, batch=0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_reversed_array_whose_result_is_not_reversed_stays():
+    layer = of_linen(nn.RNN(nn.GRUCell(H)))
+    model = check(lambda x: layer(x[:, ::-1]), normal(B, T, N))
+    assert ops(model.graph).count("Slice") == 1
+
+
 def test_a_plain_layer_is_the_node_and_at_most_six_more():
     layer = of_nnx(nnx.OptimizedLSTMCell)
     x = jax.ShapeDtypeStruct((B, T, N), jnp.float32)
