@@ -28,21 +28,24 @@ def operand_and_scalar(node: ir.Node | None) -> tuple[ir.Value, Any] | None:
     return None
 
 
-def factors(value: ir.Value | None) -> tuple[list[ir.Value], float]:
-    """A product as its factors that vary, and the product of its constant ones (divisors included)."""
-    node = producer(value, "Mul", "Div", "Neg")
+def factors(value: ir.Value | None, depth: int = 5) -> tuple[list[ir.Value], float]:
+    """A product as its factors that vary, and the product of its constant ones (divisors included).
+
+    No deeper than any formula is: a power by repeated squaring has more factors than can be counted.
+    """
+    node = producer(value, "Mul", "Div", "Neg") if depth else None
     if node is None or value is None:
         return ([value], 1.0) if value is not None else ([], 1.0)
     if node.op_type == "Neg":
-        varying, constant = factors(node.inputs[0])
+        varying, constant = factors(node.inputs[0], depth - 1)
         return varying, -constant
     left, right = node.inputs
     assert left is not None and right is not None
     if node.op_type == "Div":
         divisor = splat(right)
-        if divisor is None:
+        if divisor is None or divisor == 0:
             return [value], 1.0
-        varying, constant = factors(left)
+        varying, constant = factors(left, depth - 1)
         return varying, constant / float(divisor)
     varying, constant = [], 1.0
     for side in (left, right):
@@ -50,7 +53,7 @@ def factors(value: ir.Value | None) -> tuple[list[ir.Value], float]:
         if c is not None:
             constant *= float(c)
         else:
-            inner, inner_constant = factors(side)
+            inner, inner_constant = factors(side, depth - 1)
             varying += inner
             constant *= inner_constant
     return varying, constant

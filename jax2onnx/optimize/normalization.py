@@ -181,9 +181,10 @@ def _normalized(product: ir.Value) -> Normalized | None:
     return None
 
 
-def factors(product: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The factors of a product, and the arguments of the square roots that it is divided by."""
-    node = producer(product, "Mul", "Div", "Reciprocal")
+def factors(product: ir.Value, depth: int = 5) -> tuple[list[ir.Value], list[ir.Value]]:
+    """The factors of a product, and the arguments of the square roots that it is divided by; not deeper than any
+    library multiplies."""
+    node = producer(product, "Mul", "Div", "Reciprocal") if depth else None
     if node is None:
         return [product], []
     if node.op_type == "Reciprocal":
@@ -195,12 +196,12 @@ def factors(product: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
         root = producer(b, "Sqrt")
         if root is None:
             return [product], []
-        over, under = factors(a) if len(a.uses()) == 1 else ([a], [])
+        over, under = factors(a, depth - 1) if len(a.uses()) == 1 else ([a], [])
         return over, [*under, root.inputs[0]]  # type: ignore[list-item]
     if a is b:
         return [product], []
-    over_a, under_a = factors(a)
-    over_b, under_b = factors(b)
+    over_a, under_a = factors(a, depth - 1)
+    over_b, under_b = factors(b, depth - 1)
     if not under_a and not under_b:
         return [product], []
     return over_a + over_b, under_a + under_b

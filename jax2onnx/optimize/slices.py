@@ -29,6 +29,9 @@ from jax2onnx.optimize.units import BINARY, UNARY
 RULES = RuleSet()
 rewrites = RULES.rewrites
 
+MAX_PARTS = 8
+"""A program that shifts an array by one again and again must not become a Concat of all its elements."""
+
 Ranges = dict[int, tuple[int, int]]
 """Where a slice starts and ends along each axis that it cuts."""
 
@@ -104,7 +107,9 @@ def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if low < high:
             parts.append((part, {axis: (low, high)} if (low, high) != (0, size) else {}))
         first += size
-    if not parts or (len(parts) > 1 and any(ranges and part.const_value is None for part, ranges in parts)):
+    if not parts or len(parts) > MAX_PARTS:
+        return None
+    if len(parts) > 1 and any(ranges and part.const_value is None for part, ranges in parts):
         return None
     pieces = [_sliced(r, part, ranges, part) if ranges else part for part, ranges in parts]
     return pieces[0] if len(pieces) == 1 else r.op("Concat", *pieces, like=node.outputs[0], axis=axis)

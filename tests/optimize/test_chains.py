@@ -1,0 +1,54 @@
+"""Long programs: rules look at formulas, not at everything that leads to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax2onnx import to_onnx
+from tests.helpers import check
+
+X = np.float32([0.5, -1.0, 2.0, 0.25, 1.5, -0.5, 1.0, 0.75])
+
+STEPS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "squares": (60, lambda y, x: y * y),
+    "sums of itself": (60, lambda y, x: y + y),
+    "quotients of products": (60, lambda y, x: (y * y) * (y + 1) / (y * 2)),
+    "products": (1500, lambda y, x: y * x),
+    "sums": (1500, lambda y, x: y + x),
+    "negations": (1500, lambda y, x: -y),
+    "selections": (300, lambda y, x: jnp.where(y > 0, y, x)),
+    "rotations": (200, lambda y, x: jnp.concatenate([y[1:], y[:1]])),
+    "neighbours": (200, lambda y, x: jnp.pad(jnp.tanh(y[1:]) * jnp.tanh(y[:-1]), (0, 1))),
+    "updates": (200, lambda y, x: y.at[2:4].add(x[:2])),
+    "transposes": (300, lambda y, x: y.reshape(4, 2).T.reshape(8)),
+    "activations": (100, lambda y, x: jax.nn.gelu(y) + jax.nn.silu(y)),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_chain(name: str) -> None:
+    """Found out by hanging, or by Python's limit for recursion."""
+    count, step = STEPS[name]
+
+    def fn(x: Any) -> Any:
+        y = x
+        for _ in range(count):
+            y = step(y, x)
+        return y
+
+    to_onnx(fn, [X])
+
+
+def test_a_short_chain_of_each() -> None:
+    for _, step in STEPS.values():
+        check(lambda x, step=step: step(step(step(x, x), x), x), X, rtol=1e-5, atol=1e-6)
+
+
+def test_division_by_a_constant_zero() -> None:
+    check(lambda x: (x / 0, jax.nn.sigmoid(x / 0.0), x * (x / -0.0)), X)
