@@ -72,6 +72,18 @@ def test_the_second_level_is_the_whole_stack(monkeypatch: pytest.MonkeyPatch) ->
     assert to_onnx(program, INPUTS).SerializeToString() == model.SerializeToString()
 
 
+def test_what_jax_has_cached_for_another_program_does_not_count() -> None:
+    def other(key: Any) -> Any:
+        return jax.random.uniform(jax.random.fold_in(key, 3), (7,))  # the functions inside are traced here first
+
+    def mine(key: Any) -> Any:
+        return jax.random.uniform(jax.random.fold_in(key, 3), (7,))
+
+    first, second = ({n[SOURCE] for n in notes(to_onnx(f, [INPUTS[1]], provenance="source"))} for f in (other, mine))
+    assert first == {f"{__file__}:{other.__code__.co_firstlineno + 1}"}
+    assert second == {f"{__file__}:{mine.__code__.co_firstlineno + 1}"}
+
+
 def test_in_functions() -> None:
     class Net(nn.Module):
         @nn.compact

@@ -10,12 +10,11 @@ All other equations, and whole sub-jaxprs without such values, stay the objects 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax.core import ShapedArray, eval_jaxpr
-from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxprs_in_params
 from jax.extend.core import primitives as P
 from jax.extend.source_info_util import user_context
 
@@ -147,36 +146,35 @@ class _Rewriter:
     def eqns(self, eqns: Iterable[JaxprEqn], env: Env) -> list[JaxprEqn]:
         """The rewritten equations; adds to `env` the parts of what they define."""
         new: list[JaxprEqn] = []
-        for touched, run in groupby(eqns, self.touched):
-            if touched:
-                self.run(list(run), env, new)
+        for eqn in eqns:
+            if self.touched(eqn):
+                new += self.rewritten(eqn, env)
                 continue
-            for eqn in run:
-                invars = [self.read(env, v)[0] for v in eqn.invars]
-                same = all(old is v for old, v in zip(eqn.invars, invars, strict=True))
-                new.append(eqn if same else eqn.replace(invars=invars))
+            invars = [self.read(env, v)[0] for v in eqn.invars]
+            same = all(old is v for old, v in zip(eqn.invars, invars, strict=True))
+            new.append(eqn if same else eqn.replace(invars=invars))
         return new
 
-    def run(self, run: Sequence[JaxprEqn], env: Env, new: list[JaxprEqn]) -> None:
-        """Trace a run of touched equations with the rules in place of the primitives."""
-        defined = [v for eqn in run for v in eqn.outvars if not isinstance(v, DropVar)]
-        local = set(defined)
-        free = list(dict.fromkeys(v for eqn in run for v in eqn.invars if isinstance(v, Var) and v not in local))
+    def rewritten(self, eqn: JaxprEqn, env: Env) -> list[JaxprEqn]:
+        """The equations of the rule that takes the place of a primitive."""
+        info = eqn.source_info
+        free = list(dict.fromkeys(v for v in eqn.invars if isinstance(v, Var)))
         atoms = [self.read(env, v) for v in free]
 
         def traced(*arrays: Any) -> list[Any]:
             rest = iter(arrays)
             values = {v: self.held([next(rest) for _ in parts], v.aval) for v, parts in zip(free, atoms, strict=True)}
-            for eqn in run:
-                operands = [self.constant(v) if isinstance(v, Literal) else values[v] for v in eqn.invars]
-                info = eqn.source_info
-                with user_context(info.traceback, name_stack=info.name_stack), eqn.ctx.manager:
-                    values.update(zip(eqn.outvars, self.apply(eqn, operands), strict=True))
-            return [part for v in defined for part in _flat([values[v]])]
+            operands = [self.constant(v) if isinstance(v, Literal) else values[v] for v in eqn.invars]
+            with user_context(None, name_stack=info.name_stack), eqn.ctx.manager:
+                return _flat(self.apply(eqn, operands))
 
+        new: list[JaxprEqn] = []
         results = iter(self.trace(traced, [atom for parts in atoms for atom in parts], new))
-        for v in defined:
+        for v in eqn.outvars:
             env[v] = tuple(next(results) for _ in self.rep.parts_of(v.aval) or (v,))
+        # Only now do they get the traceback: JAX caches functions that rules call, and those would carry it into the
+        # next program.
+        return [e.replace(source_info=e.source_info.replace(traceback=info.traceback)) for e in new]
 
     def held(self, parts: Sequence[Any], aval: Any) -> Any:
         """One operand for a rule: the array itself, or the parts of a represented value."""
