@@ -95,7 +95,8 @@ def to_onnx(
         input_names, output_names: names of the model's inputs and outputs, in order.
         inputs_as_nchw, outputs_as_nchw: inputs and outputs (by position or name) that are NHWC in `fn`, NCHW outside.
         export_mode: "standard", or "web" for one self-contained file.
-        normalization_mode: "auto", "prefer_native" or "force_decomposed".
+        normalization_mode: how layer, RMS, group, instance and batch normalizations are written: "auto" as operators
+            where those are no slower, "prefer_native" as operators, "force_decomposed" as plain arithmetic.
         constraints: what is known of symbolic dimensions, such as "T <= 1024".
         lowerings: your own lowering rules, by primitive, for this call only.
         target: the runtime the model must load in; "onnx" for the pure standard.
