@@ -17,8 +17,6 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, producer, scalar, 
 RULES = RuleSet()
 rewrites = RULES.rewrites
 
-HARD_SWISH_OPSET = 14
-
 
 def _is_float32(node: ir.Node) -> bool:
     return node.outputs[0].dtype == ir.DataType.FLOAT
@@ -99,8 +97,6 @@ def recognise_clipped_line(r: Rewriter, node: ir.Node) -> ir.Value | None:
 @rewrites("Mul")
 def recognise_hard_swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * hard_sigmoid(x), of a sixth and a half."""
-    if r.opset < HARD_SWISH_OPSET:
-        return None
     for x, gate in (tuple(node.inputs), tuple(node.inputs)[::-1]):
         hard = producer(gate, "HardSigmoid")
         if hard is None or hard.inputs[0] is not x:

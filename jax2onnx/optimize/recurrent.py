@@ -19,9 +19,6 @@ from jax2onnx.optimize.gates import Cell, gru, lstm, simple
 
 RULES = RuleSet()
 
-OPSET = 14
-"""Older versions of the operators are the same; Squeeze is not."""
-
 
 @RULES.rewrites("Scan")
 def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
@@ -29,7 +26,7 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
     body = node.attributes["body"].as_graph()
     scanned = attribute(node, "num_scan_inputs")
     states = len(node.inputs) - scanned
-    if scanned != 1 or states not in (1, 2) or r.opset < OPSET:
+    if scanned != 1 or states not in (1, 2):
         return None
     if any(v.dtype != ir.DataType.FLOAT for v in (*body.inputs, *body.outputs)):
         return None
