@@ -298,6 +298,15 @@ def non_negative(dim: Any) -> Any:
     return max(dim, 0) if isinstance(dim, int) else core.max_dim(dim, 0)
 
 
+def is_undecided(a: Any, b: Any) -> bool:
+    """Is it unknown which of two dimensions, which may be symbolic, is the smaller one?"""
+    try:
+        bool(a < b)
+    except core.InconclusiveDimensionOperation:
+        return True
+    return False
+
+
 def smaller(a: Any, b: Any) -> Any:
     """min(a, b) of dimensions that may be symbolic."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else core.min_dim(a, b)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.lax.linalg import svd_p
 
-from jax2onnx.decompose.linalg_common import adjoint, diagonal, nan_unless, over_batches, real_dtype
+from jax2onnx import compat
+from jax2onnx.decompose.linalg_common import adjoint, diagonal, indices, nan_unless, over_batches, real_dtype, take
 from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_bidiagonal
 from jax2onnx.decompose.linalg_eigh import tridiagonal_eigh
 from jax2onnx.decompose.linalg_qr import qr
@@ -21,6 +22,11 @@ def svd(
 ) -> list[Array]:
     """Descending singular values s, and U, V^H with a = U diag(s) V^H."""
     m, n = a.shape
+    if not compute_uv and compat.is_undecided(m, n):  # rows of zeros make it tall, and add singular values of zero
+        start, stop = subset_by_index or (0, compat.smaller(m, n))
+        tall = jnp.pad(a, ((0, compat.non_negative(n - m)), (0, 0)))
+        (s,) = svd(tall, full_matrices=False, compute_uv=False)
+        return [take(s, indices(stop - start) + start)]
     if m < n:  # of the adjoint, U and V change places
         options = {"full_matrices": full_matrices, "compute_uv": compute_uv, "subset_by_index": subset_by_index}
         s, *vectors = svd(adjoint(a), **options)
