@@ -20,6 +20,7 @@ from jax.lax import FftType
 
 from jax2onnx.decompose.complex.pairs import Complex, on_complex, partwise
 from jax2onnx.decompose.complex.structural import mul
+from jax2onnx.errors import UnsupportedError
 
 LONGEST_PRODUCT = 128
 """Up to this length one product is fastest (and its matrix takes 128 kB in float32)."""
@@ -28,6 +29,9 @@ LONGEST_PRODUCT = 128
 @on_complex(P.fft_p)
 def fft(x: Any, *, fft_type: FftType, fft_lengths: tuple) -> Any:
     """The transform over the last axes. A real one is real on the last axis only."""
+    if not all(isinstance(n, int) for n in fft_lengths):
+        lengths = ", ".join(map(str, fft_lengths))
+        raise UnsupportedError(f"A Fourier transform needs a length that is a number, as in JAX itself, not {lengths}.")
     last = (x.re if isinstance(x, Complex) else x).ndim - 1
     axes = {last - i: n for i, n in enumerate(reversed(fft_lengths))}
     others = {axis: n for axis, n in axes.items() if axis != last}

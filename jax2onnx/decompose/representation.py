@@ -20,6 +20,7 @@ from jax.extend.source_info_util import user_context
 
 from jax2onnx.compat import CALL_PRIMITIVES, callee, scan_layout, scan_with_layout, source_line, trace_flat
 from jax2onnx.errors import UnsupportedError
+from jax2onnx.inconclusive import Inconclusive, explain
 
 Atom = Any  # a Var or a Literal
 Parts = tuple[Atom, ...]
@@ -200,7 +201,11 @@ class _Rewriter:
         rule = self.rep.rule(eqn)
         if rule is None:
             raise UnsupportedError(f"`{primitive}` on {self.rep.kind} is not supported, at {source_line(eqn)}")
-        results = rule(*operands, **params)
+        try:
+            results = rule(*operands, **params)
+        except Inconclusive as error:
+            message = explain(error, source_line(eqn))
+            raise UnsupportedError(f"`{primitive}` of these symbolic sizes: {message}") from error
         return list(results) if primitive.multiple_results else [results]
 
     def grouped(self, arrays: Iterable[Any], outvars: Sequence[Var]) -> list[Any]:

@@ -132,6 +132,7 @@ def test_pads():
             lax.pad(x, 1.0, ((0, t, 1), (b, -1, 1), (0, 0, 0))),
             lax.pad(x, 1.0, ((-1, 1, 0), (3, -1, 0), (0, 0, 0))),
             jnp.pad(x, ((1, 1), (2, 1), (0, 0)), mode="edge"),
+            jnp.pad(x, ((0, 0), (0, t), (0, 0)), mode="wrap"),
         )
 
     check_at_sizes(f, X, empty="")
