@@ -289,8 +289,12 @@ def is_at_least(dim: Any, low: int) -> bool:
 
 
 def index_dtype(shape: Any) -> np.dtype:
-    """The dtype that JAX converts the indices into an array of this shape to, in a gather that fills. Not public."""
-    return np.dtype(lax_utils.int_dtype_for_shape(shape, signed=True))
+    """The dtype that JAX converts the indices into an array of this shape to, in a gather that fills. Not public.
+
+    Sizes that vary are small: JAX at such a size is what a model must agree with.
+    """
+    known = [d for d in shape if isinstance(d, int)]
+    return np.dtype(lax_utils.int_dtype_for_shape(known, signed=True))
 
 
 def non_negative(dim: Any) -> Any:
