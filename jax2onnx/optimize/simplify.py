@@ -363,3 +363,19 @@ def stack_by_reshaping(r: Rewriter, node: ir.Node) -> ir.Value | None:
     joined = [*first[:axis], len(parts) * int(first[axis]), *first[axis + 1 :]]
     flat = r.op("Concat", *parts, like=y, shape=joined, axis=axis)
     return r.op("Reshape", flat, r.const(dims(y), np.int64), like=y)
+
+
+MAGNIFIERS = {"Log", "Sqrt", "Reciprocal", "Pow"}
+"""Operators whose result depends on how small a small number is."""
+
+
+@LAST.rewrites("Sigmoid")
+def sigmoid_of_very_negative_numbers(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """ONNX Runtime's Sigmoid of float32 is right up to 1e-7, which is 0 from -18 on. Where that matters, as in
+    log(sigmoid(x)), the formula itself is better."""
+    x, y = node.inputs[0], node.outputs[0]
+    matters = any(use.node.op_type in MAGNIFIERS or (use.node.op_type == "Div" and use.idx == 1) for use in y.uses())
+    if x is None or y.dtype != ir.DataType.FLOAT or not matters:
+        return None
+    one = r.const(np.float32(1))
+    return r.op("Div", one, r.op("Add", one, r.op("Exp", r.op("Neg", x, like=y), like=y), like=y), like=y)

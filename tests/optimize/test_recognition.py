@@ -102,3 +102,8 @@ def test_attention_has_no_surplus_nodes():
     model = check(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True), q, q + 1, q * 2)
     expected = ["Transpose", "Transpose", "MatMul", "Mul", "Where", "Softmax", "Transpose", "MatMul", "Transpose"]
     assert ops(model) == expected
+
+
+def test_sigmoid_where_small_numbers_matter() -> None:
+    x = np.float32([-100, -80, -30, -18, -16, -8, 0, 8, 30, np.nan, np.inf, -np.inf])
+    check(lambda x: (jnp.log(jax.nn.sigmoid(x)), 1 / jax.nn.sigmoid(x), jnp.sqrt(jax.nn.sigmoid(x))), x, rtol=1e-5)
