@@ -14,7 +14,7 @@ export JAX_PLATFORMS ?= cpu
 export KERAS_BACKEND ?= jax
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format conformance passes bench fuzz clean
+.PHONY: help demo test slow lint format conformance passes bench fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -24,7 +24,10 @@ demo: $(READY_TO_RUN) ## export a small model, check it against JAX, say where i
 	@$(BIN)/python examples/demo.py
 
 test: lint ## check style and types, then run all tests (some: make test TESTS=tests/test_emit.py)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
+
+slow: $(READY_TO_TEST) ## run the tests that `make test` leaves out
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow $(TESTS)
 
 lint: $(READY_TO_TEST) ## check style and types
 	$(BIN)/ruff check .

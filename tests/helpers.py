@@ -10,12 +10,13 @@ check_run(model, lambda x: x.sum(0), np.ones((0, 3)))                    # the s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import onnx
+import pytest
 
 import jax2onnx
 from jax2onnx import compat, runtime
@@ -103,3 +104,8 @@ def _with_dims(argument: Any, dims: Any) -> Any:
     if dims is None:
         return argument
     return jax.tree.map(lambda x, shape: x if shape is None else jax.ShapeDtypeStruct(shape, x.dtype), argument, dims)
+
+
+def quick(chosen: Sequence[Any], values: Iterable[Any]) -> list[Any]:
+    """`values` for parametrize, of which only those `chosen` run in `make test`, the others in `make slow`."""
+    return [v if v in chosen else pytest.param(v, marks=pytest.mark.slow) for v in values]

@@ -70,11 +70,11 @@ def scatter_windows_in_order(
         new = combine(read(x, indices, mode="clip"), updates)
         return lax.scatter(x, indices, new, numbers, mode=mode, unique_indices=True)
 
-    # What is not inside goes to a place behind the last one.
+    # What is not inside goes to a place behind the last one: far behind, where no size, which may be symbolic, reaches.
     size, count = x.size, updates.size
     places = lax.iota(jnp.int32, size).reshape(x.shape)
     outside = "clip" if mode == lax.GatherScatterMode.CLIP else "fill"
-    place = read(places, _in_32_bits(indices), mode=outside, fill_value=size).ravel()
+    place = read(places, _in_32_bits(indices), mode=outside, fill_value=np.iinfo(np.int32).max).ravel()
     values = updates.ravel()
     turn = lax.iota(jnp.int32, count)
 

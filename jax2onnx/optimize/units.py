@@ -100,7 +100,7 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(reshape(x)) = reshape(f(x))."""
     x, y = unit_reshape(node.inputs[0]), node.outputs[0]
-    if x is None or node.domain:
+    if x is None or node.domain or (node.op_type == "Clip" and len(y.uses()) > 1):  # an index, wanted as a vector
         return None
     attributes = {name: a.value for name, a in node.attributes.items()}
     inner = r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes)

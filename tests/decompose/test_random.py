@@ -13,6 +13,7 @@ from jax2onnx.decompose.sort import ordered_p
 from jax2onnx.errors import UnsupportedError
 from tests.decompose.agreement import assert_agrees
 from tests.decompose.rewriting import assert_same
+from tests.helpers import quick
 
 STATES = [[1, 2, 3, 4], [0x12345678, 2**32 - 1, 2**32 - 2, 2**32 - 1], [2**32 - 1] * 4, [0] * 4]
 SHAPES = [(), (1,), (3,), (2, 3), (3, 4), (7, 5), (1, 1), (0, 3), (5, 2, 3)]
@@ -20,7 +21,7 @@ SHAPES = [(), (1,), (3,), (2, 3), (3, 4), (7, 5), (1, 1), (0, 3), (5, 2, 3)]
 
 @pytest.mark.parametrize("algorithm", list(lax.RandomAlgorithm))
 @pytest.mark.parametrize("dtype", ["uint8", "uint32"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", quick([(), (7, 5), (0, 3)], SHAPES))
 def test_rng_bit_generator(shape, dtype, algorithm):
     for state in STATES[:2]:
         key = np.array(state, np.uint32)
@@ -97,17 +98,17 @@ def test_draws_that_are_exact(draw):
         lambda k: jax.random.categorical(k, jnp.arange(6.0).reshape(2, 3)),
         lambda k: jax.random.exponential(k, (9,)),
         lambda k: jax.random.gumbel(k, (9,)),
-        lambda k: jax.random.laplace(k, (9,)),
+        pytest.param(lambda k: jax.random.laplace(k, (9,)), marks=pytest.mark.slow),
         lambda k: jax.random.cauchy(k, (9,)),
         lambda k: jax.random.gamma(k, jnp.array([0.3, 1.0, 5.0])),
-        lambda k: jax.random.loggamma(k, 0.2, (4,)),
-        lambda k: jax.random.beta(k, 2.0, 3.0, (4,)),
+        pytest.param(lambda k: jax.random.loggamma(k, 0.2, (4,)), marks=pytest.mark.slow),
+        pytest.param(lambda k: jax.random.beta(k, 2.0, 3.0, (4,)), marks=pytest.mark.slow),
         lambda k: jax.random.dirichlet(k, jnp.array([1.0, 2.0, 3.0]), (2,)),
         lambda k: jax.random.poisson(k, 3.0, (5,)),
-        lambda k: jax.random.t(k, 3.0, (5,)),
+        pytest.param(lambda k: jax.random.t(k, 3.0, (5,)), marks=pytest.mark.slow),
         lambda k: jax.random.multivariate_normal(k, jnp.zeros(2), jnp.eye(2), (3,)),
-        lambda k: jax.random.orthogonal(k, 3),
-        lambda k: jax.random.ball(k, 3, shape=(2,)),
+        pytest.param(lambda k: jax.random.orthogonal(k, 3), marks=pytest.mark.slow),
+        pytest.param(lambda k: jax.random.ball(k, 3, shape=(2,)), marks=pytest.mark.slow),
     ],
 )
 def test_draws_with_arithmetic(draw):
