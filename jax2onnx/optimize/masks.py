@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, constant, dims, producer, scalar
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, only_user, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES, reshaped
 
 RULES = RuleSet()
@@ -13,6 +13,8 @@ RULES = RuleSet()
 # Which triangle `row + a OP column + b` is, and what to add to a - b for its diagonal.
 TRIANGLES = {"GreaterOrEqual": (0, 0), "Greater": (0, -1), "LessOrEqual": (1, 0), "Less": (1, 1)}
 SWAPPED = {"GreaterOrEqual": "LessOrEqual", "Greater": "Less", "LessOrEqual": "GreaterOrEqual", "Less": "Greater"}
+SHAPE_OF_SOME_AXES = 15
+"""The opset from which on Shape can leave out axes."""
 WIDE = (ir.DataType.INT32, ir.DataType.INT64)
 
 
@@ -36,6 +38,23 @@ def recognise_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
     ones = r.op("Expand", r.const(True), size, like=y, shape=shape[-2:])
     diagonal = r.const(rows[1] - columns[1] + correction, np.int64)
     return reshaped(r, r.op("Trilu", ones, diagonal, like=ones, upper=upper), y)
+
+
+@RULES.rewrites("Where")
+def triangle_of_the_size_of_scores(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A mask for one array takes its size from that array."""
+    mask, x, other = node.inputs
+    triangle = producer(mask, "Trilu")
+    ones = producer(triangle.inputs[0], "Expand") if triangle is not None else None
+    size = producer(ones.inputs[1], "Concat") if ones is not None else None
+    if triangle is None or ones is None or size is None or mask is None or x is None or r.opset < SHAPE_OF_SOME_AXES:
+        return None
+    if any(only_user(n.outputs[0]) is None for n in (triangle, ones, size)) or dims(x)[-2:] != dims(mask):
+        return None
+    shape = r.op("Shape", x, like=size.outputs[0], start=-2)
+    again = r.op("Expand", ones.inputs[0], shape, like=mask)
+    whole = r.op("Trilu", again, *triangle.inputs[1:], like=mask, upper=attribute(triangle, "upper", 1))
+    return r.op("Where", whole, x, other, like=node.outputs[0])
 
 
 def _counter(r: Rewriter, value: ir.Value | None) -> tuple[ir.Value, int] | None:
