@@ -130,3 +130,19 @@ def pick_one(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if squeezed[0] % rank != axis or not (isinstance(size, int) and -size <= starts[0] < size):
         return None
     return r.op("Gather", cut.inputs[0], r.const(starts[0], np.int64), like=node.outputs[0], axis=axis)
+
+
+@PICK.rewrites("Squeeze")
+def pick_one_part(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """One of the parts of a Split, of size 1 and without the axis: a Gather."""
+    part, squeezed = node.inputs[0], axes_of(node)
+    split = producer(part, "Split")
+    if split is None or part is None or split.inputs[0] is None or squeezed is None or len(squeezed) != 1:
+        return None
+    rank = len(dims(part))
+    axis = attribute(split, "axis", 0) % rank
+    sizes = [dims(v)[axis] for v in split.outputs]
+    if squeezed[0] % rank != axis or not all(isinstance(size, int) for size in sizes):
+        return None
+    position = sum(sizes[: list(split.outputs).index(part)])  # type: ignore[arg-type]
+    return r.op("Gather", split.inputs[0], r.const(position, np.int64), like=node.outputs[0], axis=axis)
