@@ -64,6 +64,7 @@ def latencies(name: str, paths: dict[str, str], runs: int) -> dict[str, dict[str
     import numpy as np
     import onnx
     import onnxruntime as ort
+    from onnxruntime.capi import onnxruntime_pybind11_state as failures
 
     from benchmarks.models import MODELS
 
@@ -78,8 +79,12 @@ def latencies(name: str, paths: dict[str, str], runs: int) -> dict[str, dict[str
         nodes = list(_all_nodes(onnx.load(path, load_external_data=False).graph))
         sessions[exporter] = session = ort.InferenceSession(path, options)
         times[exporter] = []
-        feeds = _feeds(session, args)
-        got = session.run(None, feeds)
+        try:
+            got = session.run(None, _feeds(session, args))
+        except (failures.InvalidArgument, failures.Fail, failures.RuntimeException) as error:
+            sessions.pop(exporter)
+            rows[exporter] = {"onnx / jit": "does not run", "error": str(error).splitlines()[0][:60]}
+            continue
         rows[exporter] = {
             "nodes": len(nodes),
             "transposes": sum(n.op_type == "Transpose" for n in nodes),
@@ -96,6 +101,8 @@ def latencies(name: str, paths: dict[str, str], runs: int) -> dict[str, dict[str
             times[exporter].append(time.perf_counter() - start)
     jit = statistics.median(times["jit"])
     for exporter, row in rows.items():
+        if exporter not in sessions:
+            continue
         row["jit ms"] = round(jit * 1e3, 2)
         row["onnx / jit"] = round(statistics.median(times[exporter]) / jit, 2)
     return rows

@@ -10,8 +10,8 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 
 
 @pytest.fixture(autouse=True)
-def no_global_state() -> Iterator[None]:
-    """A test that leaves 64-bit types on changes all that come after it."""
+def no_leftovers(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No test leaves 64-bit types on, which would change all that come after it; and no rules undo each other."""
     import jax
 
     before = jax.config.jax_enable_x64
@@ -19,3 +19,4 @@ def no_global_state() -> Iterator[None]:
     after = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", before)
     assert after == before, "the test changed jax_enable_x64"
+    assert "does not come to rest" not in caplog.text

@@ -121,6 +121,8 @@ def split_before_heads(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | Non
             return None
         if any(dims(u.outputs[0]) != (*lead, width) for u in users):
             return None
+        if any(after.op_type == "Reshape" for u in users for after in u.outputs[0].consumers()):
+            return None  # they are about to become heads again (`matmul.reshape_before_split`)
     parts = r.split(x, widths, axis)
     for old, new in zip(node.outputs, parts, strict=True):
         for use in old.uses():
