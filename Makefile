@@ -23,7 +23,7 @@ help: ## show this list
 demo: $(READY_TO_RUN) ## export a small model, check it against JAX, say where it is
 	@$(BIN)/python examples/demo.py
 
-test: lint ## check style and types, then run all tests (some: make test TESTS=tests/test_emit.py)
+test: lint ## check style and types, then run the tests (some: make test TESTS=tests/test_emit.py)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
 slow: $(READY_TO_TEST) ## run the tests that `make test` leaves out

@@ -340,6 +340,26 @@ def fresh_name(graph: ir.Graph, base: str) -> str:
     return name
 
 
+def constants_for(graph: ir.Graph, base: str) -> Callable[[np.ndarray], ir.Value]:
+    """A function from arrays to new initializers of the graph: one for each content."""
+    known: dict[Any, ir.Value] = {}
+
+    def constant_of(content: np.ndarray) -> ir.Value:
+        key = (content.dtype, content.shape, content.tobytes())
+        if key not in known:
+            tensor = ir.Tensor(content)
+            known[key] = ir.Value(
+                name=fresh_name(graph, base),
+                shape=ir.Shape(content.shape),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+            graph.register_initializer(known[key])
+        return known[key]
+
+    return constant_of
+
+
 def rename_operator(name: str | None, old: str, new: str) -> str:
     """The name of a node that replaces another: the same scope, its own operator."""
     if name and name.endswith(old):

@@ -17,8 +17,8 @@ from jax2onnx.optimize.engine import (
     RuleSet,
     attribute,
     axes_of,
+    constants_for,
     dims,
-    fresh_name,
     integers,
     producer,
     rename_operator,
@@ -185,18 +185,8 @@ def share_sliced_arithmetic(model: ir.Model) -> int:
     if not any(node.op_type == "Slice" for node in model.graph.all_nodes()):
         return 0
 
-    def constant(numbers: Sequence[int]) -> ir.Value:
-        content = np.asarray(numbers, np.int64)
-        value = ir.Value(
-            name=fresh_name(model.graph, "bounds"),
-            shape=ir.Shape(content.shape),
-            type=ir.TensorType(ir.DataType.INT64),
-            const_value=ir.Tensor(content),
-        )
-        model.graph.register_initializer(value)
-        return value
-
-    return _share(model.graph, constant)
+    constant_of = constants_for(model.graph, "bounds")
+    return _share(model.graph, lambda numbers: constant_of(np.asarray(numbers, np.int64)))
 
 
 def _share(graph: ir.Graph, constant: Callable[[Sequence[int]], ir.Value]) -> int:

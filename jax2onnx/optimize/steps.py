@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import attribute, constant, fresh_name, rename_operator, splat
+from jax2onnx.optimize.engine import attribute, constant, constants_for, rename_operator, splat
 
 ELEMENTWISE = {
     *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Clip", "Cast"),
@@ -31,21 +31,7 @@ def take_out_step_arithmetic(model: ir.Model) -> int:
 
     Not in functions, which cannot use the constants of the main graph.
     """
-    constants: dict[Any, ir.Value] = {}
-
-    def constant_of(content: np.ndarray) -> ir.Value:
-        key = (content.dtype, content.shape, content.tobytes())
-        if key not in constants:
-            constants[key] = ir.Value(
-                name=fresh_name(model.graph, "step_constant"),
-                shape=ir.Shape(content.shape),
-                type=ir.TensorType(ir.DataType.from_numpy(content.dtype)),
-                const_value=ir.Tensor(content),
-            )
-            model.graph.register_initializer(constants[key])
-        return constants[key]
-
-    return _visit(model.graph, constant_of)
+    return _visit(model.graph, constants_for(model.graph, "step_constant"))
 
 
 def _visit(graph: ir.Graph, constant_of: Callable[[np.ndarray], ir.Value]) -> int:
