@@ -42,7 +42,7 @@ def check(
     """
     wide = x64 if x64 is not None else _x64_is_on() or _has_64_bits(args)
     with compat.x64(wide):
-        arrays = jax.tree.map(jax.numpy.asarray, args)
+        arrays = jax.tree.map(_as_array, args)
         inputs = list(arrays) if dims is None else [_with_dims(a, d) for a, d in zip(arrays, dims, strict=True)]
         if opset is not None:
             options["opset"] = opset
@@ -82,10 +82,15 @@ def check_run(
     """The model gives for `args` what JAX gives."""
     wide = x64 if x64 is not None else _x64_is_on() or _has_64_bits(args)
     with compat.x64(wide):
-        arrays = jax.tree.map(jax.numpy.asarray, args)
+        arrays = jax.tree.map(_as_array, args)
         feeds = [runtime.at_boundary(leaf) for leaf in jax.tree.leaves(arrays)]
         want = jax.tree.leaves(jax.jit(lambda *arguments: fn(*arguments))(*arrays))
         assert_same(runtime.run(model, feeds), want, rtol=rtol, atol=atol)
+
+
+def _as_array(leaf: Any) -> jax.Array:
+    """`jnp.asarray`, without its compilation of a copy for each new shape."""
+    return jax.device_put(leaf) if isinstance(leaf, np.ndarray) else jax.numpy.asarray(leaf)
 
 
 def _x64_is_on() -> bool:
