@@ -23,6 +23,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from .errors import InputError
+from .streaming import pieces_of
 from .wire import model_pieces, size, skeleton
 
 ReturnMode = Literal["proto", "ir", "file"]
@@ -32,8 +33,6 @@ Check = Callable[[onnx.ModelProto | str], object]
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Protobuf, and with it every ONNX reader, refuses a message longer than this."""
-
-_CHUNK = 1 << 24  # how much of a tensor is written at a time
 
 
 def emit(
@@ -277,13 +276,8 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
     if tensor.dtype.bitwidth < 8 or sys.byteorder == "big":
         yield tensor.tobytes()  # needs packing or swapping
         return
-    array = np.atleast_1d(tensor.numpy())
-    if array.flags.c_contiguous:
-        array = array.reshape(-1)
-    rows = max(1, _CHUNK // max(1, array[:1].nbytes))
-    for start in range(0, len(array), rows):
-        part = np.ascontiguousarray(array[start : start + rows])
-        yield part.reshape(-1).view(np.uint8).data
+    for piece in pieces_of(tensor):
+        yield piece.reshape(-1).view(np.uint8).data
 
 
 def _temporary(target: str) -> str:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from jax2onnx.errors import InputError
 from jax2onnx.naming import NAME
+from jax2onnx.streaming import StreamedTensor, pieces_of
 
 DTYPES = ("float16", "bfloat16")
 
@@ -58,14 +59,15 @@ def store_weights(model: ir.Model, dtype: np.dtype) -> None:
 def _rounded(tensor: ir.TensorProtocol, dtype: np.dtype, name: str) -> ir.TensorProtocol:
     """The tensor in another dtype, read when the model is written."""
 
-    def read() -> ir.TensorProtocol:
-        array = tensor.numpy()
+    def rounded(array: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            rounded = array.astype(dtype)
-        if np.isinf(rounded.astype(np.float32)).sum() != np.isinf(array).sum():
+            result = array.astype(dtype)
+        if np.isinf(result.astype(np.float32)).sum() != np.isinf(array).sum():
             raise InputError(
                 f"The weight {name!r} has values that {dtype.name} cannot hold; use another weights_dtype."
             )
-        return ir.Tensor(rounded, name=name)
+        return result
 
-    return ir.LazyTensor(read, ir.DataType.from_numpy(dtype), ir.Shape(tensor.shape), name=name)
+    return StreamedTensor(
+        lambda: map(rounded, pieces_of(tensor)), lambda: rounded(tensor.numpy()), dtype, tuple(tensor.shape)
+    )

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from jax2onnx import emit as emit_module
+from jax2onnx import streaming
 from jax2onnx.emit import check_emit_options, check_output_path, emit
 from jax2onnx.errors import InputError
 
@@ -65,7 +65,7 @@ MIXED = [
 
 @pytest.mark.parametrize("chunk", [1 << 24, 1000])
 def test_a_file_has_the_bytes_of_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(emit_module, "_CHUNK", chunk)
+    monkeypatch.setattr(streaming, "PIECE_BYTES", chunk)
     path = tmp_path / "m.onnx"
     assert emit(make_model(*MIXED), "file", path) == str(path)
     proto = emit(make_model(*MIXED), "proto")

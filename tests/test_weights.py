@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,6 +17,10 @@ PARAMS = {
         "bias": np.zeros(30, np.float32),
     }
 }
+
+
+def normal(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
 def apply(params, x):
@@ -85,3 +90,17 @@ def test_wrong_arguments_of_a_loaded_model():
     np.testing.assert_array_equal(model({"a": np.zeros(2, np.float32)}), np.ones(2))
     with pytest.raises(InputError, match="expected the keys"):
         model({"b": np.zeros(2, np.float32)})
+
+
+def test_an_array_and_its_transposed_view_are_one_weight():
+    """`table.T` of a NumPy array is another array for JAX, but no other weight."""
+    table, square = normal(200, 30), normal(80, 80)
+
+    def tied(i, x):
+        return jnp.take(table, i, 0) @ table.T, x @ square, x @ square.T, jnp.asarray(table[:3]), square.T[::2] @ x[0]
+
+    i, x = np.int32([3, 7, 199]), normal(2, 80)
+    model = to_onnx(tied, ["i32[B]", x])
+    assert [i.name for i in model.graph.initializer if np.prod(i.dims) >= 6000] == ["table", "square"]
+    for got, want in zip(load(model)(i, x), tied(i, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -19,6 +19,7 @@ from jax2onnx.attributes import as_attribute
 from jax2onnx.lower import dims as dims_
 from jax2onnx.lower.dtypes import BOOL, INT64, is_float, tensor_type
 from jax2onnx.lower.infer import INFER, broadcast
+from jax2onnx.naming import array_key
 from jax2onnx.reshapes import reshape_operand, unit_axes
 
 if TYPE_CHECKING:
@@ -214,10 +215,12 @@ class Builder:
     # ------------------------------------------------------------------------------------------------ constants
 
     def const(self, array: Any, name: str | None = None) -> Val:
-        """A known array as a value: one initializer per content for small ones, one per object for large ones."""
+        """A known array as a value: one initializer per content for small ones, one per array for large ones."""
         root = self.root
-        small = isinstance(array, np.ndarray) and array.nbytes <= SMALL_CONSTANT_BYTES
-        key = (array.dtype, array.shape, array.tobytes()) if small else id(array)
+        key: Any = id(array)
+        if isinstance(array, np.ndarray):  # of which there may be several for the same memory
+            small = array.nbytes <= SMALL_CONSTANT_BYTES
+            key = (array.dtype, array.shape, array.tobytes() if small else (array_key(array), array.strides))
         if key not in root.constants:
             root.constants[key] = self.session.constant(root, array, name)
         return root.constants[key]

@@ -24,6 +24,10 @@ from jax2onnx.lower.dtypes import tensor_type
 from jax2onnx.lower.registry import Rule
 from jax2onnx.names import scope_parts
 from jax2onnx.naming import NAME, array_key
+from jax2onnx.streaming import from_devices, is_elsewhere
+
+STREAMED_BYTES = 1 << 20
+"""Arrays on other devices of more than this are only looked at when they are written."""
 
 
 class Session:
@@ -119,6 +123,9 @@ class Session:
     def constant(self, root: Builder, array: Any, name: str | None) -> Val:
         """A new initializer of the main graph, or a Constant node of the function whose body `root` builds."""
         self._kept_alive.append(array)
+        if is_elsewhere(array) and array.nbytes > STREAMED_BYTES and not root.is_function:
+            name = name or self._names.get(array_key(array))
+            return self.weight(root, from_devices(array), array.shape, array.dtype, name)
         content = np.asarray(array)
         if root.is_function:
             result = root.op("Constant", value=content, out=(content.shape, content.dtype))
@@ -126,6 +133,12 @@ class Session:
             result.value.const_value = ir.Tensor(content)
             return result
         name = name or self._names.get(array_key(array))
+        perm = _order_in_memory(content)
+        if perm is not None and array_key(content.transpose(perm)) in self._names:
+            # The program transposes one of its arrays before JAX sees it. It may need it the other way, too.
+            result = root.transpose(root.const(content.transpose(perm)), np.argsort(perm).tolist())
+            result.const = content
+            return result
         value = ir.Value(
             name=self._unique(name or f"const_{len(self.initializers)}"),
             shape=onnx_shape(content.shape),
@@ -137,10 +150,16 @@ class Session:
             self._names_of_constants[value] = value.meta[NAME] = name
         return Val(value, content.shape, content.dtype, root, content)
 
-    def weight(self, root: Builder, tensor: ir.TensorProtocol, shape: tuple, dtype: np.dtype, name: str) -> Val:
+    def weight(self, root: Builder, tensor: ir.TensorProtocol, shape: tuple, dtype: np.dtype, name: str | None) -> Val:
         """A new initializer that is read when the model is written."""
-        value = ir.Value(name=self._unique(name), shape=onnx_shape(shape), type=tensor_type(dtype), const_value=tensor)
-        value.meta[NAME] = name
+        value = ir.Value(
+            name=self._unique(name or f"const_{len(self.initializers)}"),
+            shape=onnx_shape(shape),
+            type=tensor_type(dtype),
+            const_value=tensor,
+        )
+        if name:
+            value.meta[NAME] = name
         self.initializers.append(value)
         return Val(value, shape, dtype, root)
 
@@ -172,3 +191,11 @@ class Session:
         if self.provenance_level > 1:
             props["pkg.jax2onnx.stack"] = compat.source_stack(g.eqn, *reversed(self._around))
         return props
+
+
+def _order_in_memory(array: np.ndarray) -> list[int] | None:
+    """The axes of a transposed array in the order in which they lie in memory; None for an array that is not one."""
+    if array.flags.c_contiguous:
+        return None
+    perm = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    return perm if array.transpose(perm).flags.c_contiguous else None
