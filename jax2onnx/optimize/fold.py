@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx import streaming
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, integers
+from jax2onnx.streaming import StreamedTensor, pieces_of
 
 RULES = RuleSet()
 
@@ -50,6 +52,9 @@ MOVES: dict[str, Callable[..., np.ndarray]] = {
     "Slice": _slice,
 }
 """Operators that only rearrange: done for weights of any size."""
+
+IN_ORDER = {"Reshape", "Squeeze", "Unsqueeze"}
+"""Those after which the elements are in the same order."""
 
 EXACT: dict[str, Callable[..., np.ndarray]] = {
     "Cast": lambda node, x: x.astype(node.outputs[0].dtype.numpy()),  # type: ignore[union-attr]
@@ -119,18 +124,20 @@ def _fold_later(r: Rewriter, node: ir.Node, tensors: list[Any], shape: tuple[int
     source, *others = tensors
     operands = [t.numpy() for t in others]
     rule = MOVES[node.op_type]
-    attributes = _Frozen(node)
+    attributes, node_kind = _Frozen(node), node.op_type
 
-    def read() -> ir.TensorProtocol:
-        moved = rule(attributes, source.numpy(), *operands)
-        return ir.Tensor(np.ascontiguousarray(moved.reshape(shape)))
+    def read() -> np.ndarray:
+        return rule(attributes, source.numpy(), *operands).reshape(shape)
+
+    def pieces() -> Iterator[np.ndarray]:
+        return pieces_of(source) if node_kind in IN_ORDER else streaming.pieces(read())
 
     y = node.outputs[0]
     assert y.dtype is not None
     key = (id(source), node.op_type, str(sorted((k, str(a.value)) for k, a in node.attributes.items())), str(operands))
     x = node.inputs[0]
     assert x is not None
-    return r.tensor(ir.LazyTensor(read, y.dtype, ir.Shape(shape)), key=key, name=x.meta.get(NAME))
+    return r.tensor(StreamedTensor(pieces, read, y.dtype.numpy(), shape), key=key, name=x.meta.get(NAME))
 
 
 class _Frozen:
