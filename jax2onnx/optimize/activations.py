@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, producer, scalar, splat
+from jax2onnx.optimize.engine import SPLATS, Rewriter, RuleSet, dims, first, producer, scalar, some, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -64,7 +64,7 @@ def is_close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=2e-7)
 
 
-@rewrites("Max")
+@rewrites("Max", given=some(*SPLATS))
 def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """max(x, 0)."""
     found = operand_and_scalar(node)
@@ -77,7 +77,7 @@ def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Relu", found[0], like=node.outputs[0])
 
 
-@rewrites("Mul")
+@rewrites("Mul", given=some("Add", "erfc", "Mul", "Div", "Neg"))
 def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * 0.5 * (1 + tanh(0.798 * (x + 0.0447 * x**3))), or x * 0.5 * (1 + erf(x / sqrt 2)), or with erfc."""
     if r.opset < GELU_OPSET or _feeds_product(node):
@@ -135,7 +135,7 @@ def _is_cube(cube: list[ir.Value], x: ir.Value) -> bool:
     return len(cube) == 3 and all(v is x for v in cube)
 
 
-@rewrites("Where")
+@rewrites("Where", given=first("IsNaN", "Not"))
 def recognise_softplus(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """max(x, 0) + log1p(exp(-|x|)), guarded against NaN as `jnp.logaddexp` does it."""
     condition, on_nan, value = node.inputs
@@ -171,7 +171,7 @@ def _softplus_operand(value: ir.Value | None) -> ir.Value | None:
     return None
 
 
-@rewrites("Where")
+@rewrites("Where", given=first("Greater"))
 def recognise_elu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x where x > 0, alpha * expm1(x) elsewhere."""
     condition, x, negative = node.inputs
@@ -191,7 +191,7 @@ def recognise_elu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Elu", x, like=node.outputs[0], alpha=None if alpha == 1 else alpha)
 
 
-@rewrites("Where")
+@rewrites("Where", given=first("Greater", "GreaterOrEqual"))
 def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x where x >= 0, alpha * x elsewhere."""
     condition, x, negative = node.inputs
@@ -204,7 +204,7 @@ def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("LeakyRelu", x, like=node.outputs[0], alpha=alpha)
 
 
-@rewrites("Mul")
+@rewrites("Mul", given=some("Tanh"))
 def recognise_mish(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * tanh(softplus(x))."""
     if r.opset < MISH_OPSET:
@@ -217,7 +217,7 @@ def recognise_mish(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@rewrites("Mul")
+@rewrites("Mul", given=some("Elu"))
 def recognise_selu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """gamma * elu(x)."""
     found = operand_and_scalar(node)
@@ -228,7 +228,7 @@ def recognise_selu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Selu", elu.inputs[0], like=node.outputs[0], alpha=alpha, gamma=float(found[1]))
 
 
-@rewrites("Add")
+@rewrites("Add", given=some("Relu"))
 def recognise_celu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """max(x, 0) + alpha * expm1(min(x, 0) / alpha)."""
     for positive, negative in (tuple(node.inputs), tuple(node.inputs)[::-1]):
@@ -246,7 +246,7 @@ def recognise_celu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@rewrites("Div")
+@rewrites("Div", given=some("Add"))
 def recognise_softsign(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x / (|x| + 1)."""
     x = node.inputs[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, only_user, producer, scalar
+from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, first, only_user, producer, scalar
 
 RULES = RuleSet()
 
@@ -21,7 +21,7 @@ OPSET = 23
 HEADS_FIRST, HEADS_FIRST_TURNED = [0, 2, 1, 3], [0, 2, 3, 1]
 
 
-@RULES.rewrites("Transpose")
+@RULES.rewrites("Transpose", given=first("MatMul"))
 def recognise_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """softmax(q k^T * scale) v, with the heads moved to the front before and back afterwards."""
     y = node.outputs[0]
@@ -101,7 +101,7 @@ def _joined(r: Rewriter, x: ir.Value) -> ir.Value:
     return r.op("Reshape", x, r.const(target, np.int64), like=x, shape=shape)
 
 
-@RULES.rewrites("Split")
+@RULES.rewrites("Split", given=first("Reshape"))
 def split_before_heads(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
     """Queries, keys and values that are split as heads, but used side by side, are split as they are."""
     heads = producer(node.inputs[0], "Reshape")

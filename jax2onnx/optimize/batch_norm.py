@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, constant, dims, only_user, producer
+from jax2onnx.optimize.engine import Rewriter, RuleSet, constant, dims, only_user, producer, some
 
 RULES = RuleSet()
 
 
-@RULES.rewrites("Add")
+@RULES.rewrites("Add", given=some("Mul"))
 def recognise_batch_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) * scale + bias with numbers for each channel, which are on the second or the last axis."""
     y = node.outputs[0]

@@ -9,7 +9,19 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.naming import NAME
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, integers, only_user, producer, scalar
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    attribute,
+    constant,
+    dims,
+    first,
+    integers,
+    only_user,
+    producer,
+    scalar,
+    some,
+)
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -49,7 +61,7 @@ def _bias(node: ir.Node) -> np.ndarray | None:
     return constant(node.inputs[2]) if len(node.inputs) > 2 else None
 
 
-@rewrites("Add", "Sub")
+@rewrites("Add", "Sub", given=some(*CONVOLUTIONS))
 def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """conv(x) + b, conv(x) - b."""
     sides = [(0, 1)] if node.op_type == "Sub" else [(0, 1), (1, 0)]
@@ -68,7 +80,7 @@ def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@rewrites("Mul", "Div")
+@rewrites("Mul", "Div", given=some(*CONVOLUTIONS))
 def scale_kernel(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """conv(x) * s: the kernel and the bias are scaled instead."""
     for i, j in ((0, 1), (1, 0))[: 1 if node.op_type == "Div" else 2]:
@@ -102,7 +114,7 @@ def _scaled(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.V
     return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=kernel.meta.get(NAME))
 
 
-@rewrites("Conv", "MaxPool", "AveragePool")
+@rewrites("Conv", "MaxPool", "AveragePool", given=first("Pad"))
 def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A Pad of the spatial axes with what the operator pads with anyway: zeros, or -inf for a maximum."""
     pad = producer(node.inputs[0], "Pad")
@@ -131,11 +143,9 @@ def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op(node.op_type, pad.inputs[0], *node.inputs[1:], like=node.outputs[0], **attributes)
 
 
-@rewrites("Div", "Mul")
+@rewrites("Div", given=first("Mul"))
 def average_of_window(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A sum over windows (the average times their size) divided by their size."""
-    if node.op_type != "Div":
-        return None
     size = scalar(node.inputs[1])
     total = producer(node.inputs[0], "Mul")
     if size is None or total is None:

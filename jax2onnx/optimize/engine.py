@@ -7,6 +7,12 @@
 A rule gets the rewriter and a node, and returns the value that replaces the node's first result (a tuple of values for
 several results), or None if it does not apply. New nodes come from `r.op`. The rewriter visits each node, and again
 those whose surroundings changed, until nothing applies: the cost is linear in the graph and in the number of changes.
+
+Most rules want a certain operator before the node. Saying so spares the others a call:
+
+    @rewrites("Not", given=first("Not"))
+    def cancel_not(r, node):
+        return node.inputs[0].producer().inputs[0]
 """
 
 from __future__ import annotations
@@ -23,7 +29,11 @@ from jax2onnx.attributes import as_attribute
 from jax2onnx.naming import NAME
 
 Rule = Callable[["Rewriter", ir.Node], Any]
+Given = Callable[[Sequence[str]], bool]
+"""Whether a rule may apply, from the operators that the operands of a node come from, `KNOWN` for constants."""
 Dims = tuple[int | str, ...]
+
+KNOWN = "known"
 
 log = logging.getLogger("jax2onnx")
 
@@ -31,21 +41,42 @@ VISITS_PER_NODE = 200
 """Far more than any graph needs: two rules that undo each other must not make an export hang."""
 
 
+def _always(origins: Sequence[str]) -> bool:
+    return True
+
+
 class RuleSet:
     """Rules by the operator they look at, in the order in which they are tried."""
 
     def __init__(self) -> None:
-        self.by_op: dict[str, list[Rule]] = {}
+        self.by_op: dict[str, list[tuple[Rule, Given]]] = {}
 
-    def rewrites(self, *op_types: str) -> Callable[[Rule], Rule]:
-        """Register the decorated function as a rule for nodes of these operators."""
+    def rewrites(self, *op_types: str, given: Given = _always) -> Callable[[Rule], Rule]:
+        """Register the decorated function as a rule for nodes of these operators whose operands are as `given`."""
 
         def register(rule: Rule) -> Rule:
             for op_type in op_types:
-                self.by_op.setdefault(op_type, []).append(rule)
+                self.by_op.setdefault(op_type, []).append((rule, given))
             return rule
 
         return register
+
+
+def first(*op_types: str) -> Given:
+    """The first operand comes from one of these operators."""
+    wanted = frozenset(op_types)
+    return lambda origins: bool(origins) and origins[0] in wanted
+
+
+def some(*op_types: str) -> Given:
+    """Some operand comes from one of these operators."""
+    wanted = frozenset(op_types)
+    return lambda origins: not wanted.isdisjoint(origins)
+
+
+def all_known(origins: Sequence[str]) -> bool:
+    """All operands are constants."""
+    return all(origin == KNOWN for origin in origins)
 
 
 class Rewriter:
@@ -55,7 +86,8 @@ class Rewriter:
         self.model = model
         self.opset = model.graph.opset_imports[""]
         self.counts: Counter[str] = Counter()
-        self._rules: dict[str, list[Rule]] = {}
+        self._rules: dict[str, list[tuple[Rule, Given]]] = {}
+        self._applicable: dict[tuple[str, ...], list[Rule]] = {}  # by the operators of a node and of its operands
         for rule_set in rule_sets:
             for op_type, rules in rule_set.by_op.items():
                 self._rules.setdefault(op_type, []).extend(rules)
@@ -96,29 +128,51 @@ class Rewriter:
             self._queued.add(node)
 
     def _visit(self, node: ir.Node) -> None:
-        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+        if not _is_used(node):
             self._remove(node)
             return
         self._node = node
-        for rule in self._rules.get(node.op_type, ()):
-            self._new.clear()
+        for rule in self._rules_for(node):
             found = rule(self, node)
             if found is None:
-                self._discard_new()
+                if self._new:
+                    self._discard_new()
                 continue
             replacements = found if isinstance(found, tuple) else (found,)
             self.counts[rule.__name__] += 1
             self._replace(node, replacements)
             return
 
+    def _rules_for(self, node: ir.Node) -> list[Rule]:
+        op_type = node.op_type
+        if op_type not in self._rules:
+            return []
+        origins = [op_type]
+        for value in node.inputs:
+            if value is None:
+                origins.append("")
+            elif value.const_value is not None:
+                origins.append(KNOWN)
+            else:
+                source = value.producer()
+                origins.append(source.op_type if source is not None else "")
+        key = tuple(origins)
+        found = self._applicable.get(key)
+        if found is None:
+            found = [rule for rule, given in self._rules[op_type] if given(key[1:])]
+            self._applicable[key] = found
+        return found
+
     def _discard_new(self) -> None:
         for node in reversed(self._new):
             if node.graph is not None:
                 node.graph.remove(node, safe=True)
+        self._new.clear()
 
     def _replace(self, node: ir.Node, replacements: Sequence[ir.Value]) -> None:
         for new_node in self._new:
             self._enqueue(new_node)
+        self._new.clear()
         for old, new in zip(node.outputs, replacements, strict=False):
             if old is new:  # the node was changed in place
                 for user in old.consumers():
@@ -128,7 +182,7 @@ class Rewriter:
                 self._enqueue(user)
             self.redirect(old, new)
             self._enqueue(new.producer())
-        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+        if not _is_used(node):
             self._remove(node)
         else:
             self._enqueue(node)
@@ -164,7 +218,7 @@ class Rewriter:
         stack = [node]
         while stack:
             dead = stack.pop()
-            if dead.graph is None or any(v.uses() or v.is_graph_output() for v in dead.outputs):
+            if dead.graph is None or _is_used(dead):
                 self._enqueue(dead)
                 continue
             producers = [v.producer() for v in used_values(dead)]
@@ -252,6 +306,14 @@ class Rewriter:
 # ---------------------------------------------------------------------------------------------------- looking at graphs
 
 
+def _is_used(node: ir.Node) -> bool:
+    """Does anything depend on a result of the node?"""
+    for value in node.outputs:  # noqa: SIM110 - a loop is faster, and this is asked of every node
+        if value.uses() or value.is_graph_output():
+            return True
+    return False
+
+
 def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """The node that makes `value` if it is of one of these operators."""
     node = value.producer() if value is not None else None
@@ -274,9 +336,14 @@ def scalar(value: ir.Value | None) -> Any:
 
 def splat(value: ir.Value | None) -> Any:
     """The number that a value consists of, if it is a constant scalar, possibly expanded or reshaped, else None."""
-    while (node := producer(value, "Expand", "Reshape", "Unsqueeze", "Squeeze")) is not None:
+    while (node := producer(value, *_SPREADS)) is not None:
         value = node.inputs[0]
     return scalar(value)
+
+
+_SPREADS = ("Expand", "Reshape", "Unsqueeze", "Squeeze")
+SPLATS = (KNOWN, *_SPREADS)
+"""Where a value that is one number comes from."""
 
 
 _UNKNOWN = "?"

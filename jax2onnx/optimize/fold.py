@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from jax2onnx import streaming
 from jax2onnx.naming import NAME
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, integers
+from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known, attribute, axes_of, integers
 from jax2onnx.streaming import StreamedTensor, pieces_of
 
 RULES = RuleSet()
@@ -85,7 +85,7 @@ EXACT_ON_INTEGERS: dict[str, Callable[..., np.ndarray]] = {
 """The same, but for NaN and the signs of zeros."""
 
 
-@RULES.rewrites(*MOVES, *EXACT, *EXACT_ON_INTEGERS)
+@RULES.rewrites(*MOVES, *EXACT, *EXACT_ON_INTEGERS, given=all_known)
 def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Evaluate a node with known operands."""
     tensors = [v.const_value if v is not None else None for v in node.inputs]

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize import normalization
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, constant, dims, producer
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, constant, dims, producer, some
 
 RULES = RuleSet()
 NATIVE = RuleSet()
@@ -30,20 +30,20 @@ class Grouped(NamedTuple):
     groups: int
 
 
-@RULES.rewrites("Mul", "Div")
+@RULES.rewrites("Mul", "Div", given=some(*normalization.PRODUCTS))
 def recognise_group_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps), and more factors, as InstanceNormalization."""
     return _recognised(r, node, native=False)
 
 
-@NATIVE.rewrites("Mul", "Div")
+@NATIVE.rewrites("Mul", "Div", given=some(*normalization.PRODUCTS))
 def recognise_group_normalization_natively(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps), and more factors, as GroupNormalization or InstanceNormalization."""
     return _recognised(r, node, native=r.opset >= GROUP_OPSET)
 
 
-@RULES.rewrites("Add")
-@NATIVE.rewrites("Add")
+@RULES.rewrites("Add", given=some("Mul"))
+@NATIVE.rewrites("Add", given=some("Mul"))
 def subtract_the_mean_first(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * k + (b - mean * k), where k has the variance of x, is (x - mean) * k + b."""
     for scaled, offset in (node.inputs, node.inputs[::-1]):
@@ -211,8 +211,8 @@ def _repeated(value: ir.Value | None, x: ir.Value) -> ir.Value | None:
     return _without_ones(expanded.inputs[0])
 
 
-@RULES.rewrites("Mul", "Add")
-@NATIVE.rewrites("Mul", "Add")
+@RULES.rewrites("Mul", "Add", given=some("InstanceNormalization", "GroupNormalization"))
+@NATIVE.rewrites("Mul", "Add", given=some("InstanceNormalization", "GroupNormalization"))
 def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """The scale and bias for each channel, which follow, become those of the node."""
     for normal, parameter in (node.inputs, node.inputs[::-1]):
@@ -234,8 +234,8 @@ def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | 
     return None
 
 
-@RULES.rewrites("Mul", "Add")
-@NATIVE.rewrites("Mul", "Add")
+@RULES.rewrites("Mul", "Add", given=some("Reshape"))
+@NATIVE.rewrites("Mul", "Add", given=some("Reshape"))
 def join_groups_before_parameters(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A scale or bias for each channel of each group comes before the channels are split into groups."""
     for split, parameter in (node.inputs, node.inputs[::-1]):

@@ -13,6 +13,7 @@ from jax2onnx.optimize.engine import (
     attribute,
     axes_of,
     dims,
+    first,
     integers,
     only_user,
     producer,
@@ -115,7 +116,7 @@ def pick_from_concatenation(r: Rewriter, node: ir.Node) -> ir.Value | None:
 PICK = RuleSet()
 
 
-@PICK.rewrites("Squeeze")
+@PICK.rewrites("Squeeze", given=first("Slice"))
 def pick_one(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """One element of an axis, cut out and without the axis: a Gather."""
     cut = producer(node.inputs[0], "Slice")
@@ -132,7 +133,7 @@ def pick_one(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Gather", cut.inputs[0], r.const(starts[0], np.int64), like=node.outputs[0], axis=axis)
 
 
-@PICK.rewrites("Squeeze")
+@PICK.rewrites("Squeeze", given=first("Split"))
 def pick_one_part(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """One of the parts of a Split, of size 1 and without the axis: a Gather."""
     part, squeezed = node.inputs[0], axes_of(node)

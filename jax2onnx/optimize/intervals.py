@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, producer, scalar
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, first, producer, scalar
 
 RULES = RuleSet()
 
@@ -141,7 +141,7 @@ def keep_all(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return x if dims(x)[attribute(node, "axis")] == len(kept) else None
 
 
-@RULES.rewrites("Where")
+@RULES.rewrites("Where", given=first("Expand"))
 def where_one_number_is_the_condition(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A condition that is one known number, expanded to its shape."""
     condition = producer(node.inputs[0], "Expand")
@@ -153,7 +153,7 @@ def where_one_number_is_the_condition(r: Rewriter, node: ir.Node) -> ir.Value | 
     return chosen if dims(chosen) == dims(node.outputs[0]) else None
 
 
-@RULES.rewrites("GreaterOrEqual", "Less")
+@RULES.rewrites("GreaterOrEqual", "Less", given=first("Clip", "Max", "Min"))
 def compare_before_clipping(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Whether x is k or more does not change if x is clipped to a range around k, as the number of a branch is."""
     x, y, k = node.inputs[0], node.outputs[0], scalar(node.inputs[1])

@@ -19,9 +19,11 @@ from jax2onnx.optimize.engine import (
     axes_of,
     constant,
     dims,
+    first,
     integers,
     producer,
     scalar,
+    some,
 )
 from jax2onnx.optimize.simplify import REDUCTIONS
 from jax2onnx.optimize.units import BINARY, UNARY
@@ -52,7 +54,7 @@ def _moved(r: Rewriter, inner: ir.Value, perm: Sequence[int], like: ir.Value) ->
     return r.op("Transpose", inner, like=like, perm=list(perm))
 
 
-@rewrites(*UNARY, "Clip")
+@rewrites(*UNARY, "Clip", given=first("Transpose"))
 def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(transpose(x)) = transpose(f(x)); the other operands of Clip are scalars."""
     found = channels_last(node.inputs[0])
@@ -66,7 +68,7 @@ def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _moved(r, r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes), perm, y)
 
 
-@rewrites(*BINARY)
+@rewrites(*BINARY, given=some("Transpose"))
 def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """All operands that vary are transposed alike; constants and small operands follow."""
     y = node.outputs[0]
@@ -102,7 +104,7 @@ def _follow(r: Rewriter, operand: ir.Value | None, perm: list[int]) -> ir.Value 
     return None
 
 
-@rewrites(*REDUCTIONS)
+@rewrites(*REDUCTIONS, given=first("Transpose"))
 def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Reduce the same axes where they were before."""
     found, axes, y = channels_last(node.inputs[0]), axes_of(node), node.outputs[0]
@@ -131,7 +133,7 @@ def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _moved(r, inner, perm, y) if keepdims else inner
 
 
-@rewrites("Concat")
+@rewrites("Concat", given=first("Transpose"))
 def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """All parts are transposed alike."""
     found = [channels_last(v) for v in node.inputs]
@@ -144,7 +146,7 @@ def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _moved(r, r.op("Concat", *parts, like=y, shape=_permuted(dims(y), _inverse(perm)), axis=axis), perm, y)
 
 
-@rewrites("Pad")
+@rewrites("Pad", given=first("Transpose"))
 def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Pad the same axes where they were before."""
     found, pads = channels_last(node.inputs[0]), integers(node.inputs[1])
@@ -166,7 +168,7 @@ def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _moved(r, inner, perm, y)
 
 
-@rewrites("Slice")
+@rewrites("Slice", given=first("Transpose"))
 def move_past_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Cut the same axes where they were before."""
     found = channels_last(node.inputs[0])

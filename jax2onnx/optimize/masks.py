@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, only_user, producer, scalar
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, first, only_user, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES, reshaped
 
 RULES = RuleSet()
@@ -40,7 +40,7 @@ def recognise_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, r.op("Trilu", ones, diagonal, like=ones, upper=upper), y)
 
 
-@RULES.rewrites("Where")
+@RULES.rewrites("Where", given=first("Trilu"))
 def triangle_of_the_size_of_scores(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A mask for one array takes its size from that array."""
     mask, x, other = node.inputs

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, only_user, producer
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, first, only_user, producer, some
 from jax2onnx.optimize.simplify import reshaped
 from jax2onnx.reshapes import reshape_operand
 
@@ -26,7 +26,7 @@ def _swapped(perm: list[int]) -> list[int]:
     return [*perm[:-2], perm[-1], perm[-2]]
 
 
-@rewrites("Transpose")
+@rewrites("Transpose", given=first("MatMul"))
 def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(A' B')' = B A, where primes swap the last two axes: with a transposed right operand, one Transpose less."""
     product, y = node.inputs[0], node.outputs[0]
@@ -55,7 +55,7 @@ def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Transpose", turned, like=y, perm=outer)
 
 
-@rewrites("Reshape")
+@rewrites("Reshape", given=first("MatMul"))
 def keep_rows_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """reshape(reshape(x) @ w) where the reshapes only merge and split the rows: x @ w.
 
@@ -76,7 +76,7 @@ def keep_rows_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("MatMul", x, w, like=y)
 
 
-@rewrites("Add")
+@rewrites("Add", given=some("Reshape"))
 def add_bias_before_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """reshape(x) + bias = reshape(x + bias) where the reshape splits the last axis, which is all that the bias has.
 
@@ -105,7 +105,7 @@ def add_bias_before_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@rewrites("Add")
+@rewrites("Add", given=some("MatMul"))
 def recognise_gemm(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """a @ b + bias of matrices."""
     for product, bias in (tuple(node.inputs), tuple(node.inputs)[::-1]):

@@ -20,8 +20,11 @@ from jax2onnx.optimize.engine import (
     axes_of,
     constant,
     dims,
+    first,
+    only_user,
     producer,
     scalar,
+    some,
     splat,
 )
 from jax2onnx.optimize.softmax import reduction
@@ -31,9 +34,11 @@ RULES = RuleSet()
 rewrites = RULES.rewrites
 
 RMS_OPSET = 23
+PRODUCTS = ("Mul", "Div", "Reciprocal", "Sqrt")
+"""What a product in which something is divided by a square root is made of."""
 
 
-@MEANS.rewrites("Div", "Mul")
+@MEANS.rewrites("Div", "Mul", given=first("ReduceSum"))
 def recognise_mean(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A sum divided by the number of its terms."""
     total, count = node.inputs[0], scalar(node.inputs[1])
@@ -70,37 +75,22 @@ class Normalized(NamedTuple):
     factors: list[ir.Value]
 
 
-@rewrites("Add")
+@rewrites("Add", given=some("LayerNormalization"))
 def recognise_layer_norm_with_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """LayerNormalization plus a bias."""
     for product, bias in (node.inputs, reversed(node.inputs)):
-        if bias is None or producer(product, "Mul", "Div", "LayerNormalization") is None:
-            continue
         existing = producer(product, "LayerNormalization")
-        if existing is not None:
-            if (
-                len(existing.inputs) > 2
-                or len(existing.outputs[0].uses()) != 1
-                or existing.outputs[0].is_graph_output()
-            ):
-                continue
-            x, scale = existing.inputs[:2]
-            axis = attribute(existing, "axis", -1)
-            shift = _parameter(r, bias, _normalized_shape(x, axis))  # type: ignore[arg-type]
-            if shift is not None:
-                return r.op(
-                    "LayerNormalization",
-                    x,
-                    scale,
-                    shift,
-                    like=node.outputs[0],
-                    axis=axis,
-                    epsilon=attribute(existing, "epsilon", 1e-5),
-                )
+        if existing is None or bias is None or len(existing.inputs) > 2 or only_user(existing.outputs[0]) is None:
+            continue
+        x, scale = existing.inputs[:2]
+        axis, epsilon = attribute(existing, "axis", -1), attribute(existing, "epsilon", 1e-5)
+        shift = _parameter(r, bias, _normalized_shape(x, axis))  # type: ignore[arg-type]
+        if shift is not None:
+            return r.op("LayerNormalization", x, scale, shift, like=node.outputs[0], axis=axis, epsilon=epsilon)
     return None
 
 
-@rewrites("Mul", "Div")
+@rewrites("Mul", "Div", given=some(*PRODUCTS))
 def recognise_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps) * scale, or x / sqrt(mean(x * x) + eps) * scale."""
     y = node.outputs[0]

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.activations import factors, operand_and_scalar
-from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, producer, scalar, splat
+from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, first, producer, scalar, some, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -28,7 +28,7 @@ def _clip(r: Rewriter, node: ir.Node, x: ir.Value | None, low: float, high: floa
     return r.op("Clip", x, r.const(low, np.float32), r.const(high, np.float32), like=node.outputs[0])
 
 
-@rewrites("Min", "Max")
+@rewrites("Min", "Max", given=some("Max", "Min", "Relu"))
 def recognise_clip(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """min(max(x, low), high), or the other way round."""
     outer = operand_and_scalar(node) if _is_float32(node) else None
@@ -44,7 +44,7 @@ def recognise_clip(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _clip(r, node, found[0], float(low[1]), float(high[1]))
 
 
-@rewrites("Where")
+@rewrites("Where", given=some("Where"))
 def recognise_clip_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """high where x > high, low where x < low, x elsewhere."""
     condition, bound, rest = node.inputs
@@ -64,7 +64,7 @@ def recognise_clip_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _clip(r, node, inner.inputs[2], found["L"], found["G"])
 
 
-@rewrites("Div", "Mul")
+@rewrites("Div", "Mul", given=some("Clip", "Mul", "Div", "Neg"))
 def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """min(max(x + c, 0), d) / d."""
     if not _is_float32(node):
@@ -80,7 +80,7 @@ def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("HardSigmoid", shifted[0], like=node.outputs[0], alpha=1 / top, beta=float(shifted[1]) / top)
 
 
-@rewrites("Clip")
+@rewrites("Clip", given=first("Add"))
 def recognise_clipped_line(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """min(max(x * a + b, 0), 1)."""
     if not _is_float32(node) or len(node.inputs) != 3 or [scalar(v) for v in node.inputs[1:]] != [0, 1]:
@@ -94,7 +94,7 @@ def recognise_clipped_line(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("HardSigmoid", varying[0], like=node.outputs[0], alpha=weight, beta=float(line[1]))
 
 
-@rewrites("Mul")
+@rewrites("Mul", given=some("HardSigmoid"))
 def recognise_hard_swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * hard_sigmoid(x), of a sixth and a half."""
     for x, gate in (tuple(node.inputs), tuple(node.inputs)[::-1]):
@@ -107,7 +107,7 @@ def recognise_hard_swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@rewrites("Where")
+@rewrites("Where", given=first("Greater"))
 def recognise_thresholded_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x where x > theta, 0 elsewhere."""
     condition, x, zero = node.inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, only_user, producer
+from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, first, only_user, producer
 from jax2onnx.optimize.layout import channels_last
 
 RULES = RuleSet()
@@ -14,7 +14,7 @@ _TO_SPACE = {(0, 1, 3, 2, 4, 5): "DCR", (0, 1, 4, 2, 5, 3): "CRD"}
 _TO_DEPTH = (0, 1, 3, 2, 4, 5)
 
 
-@RULES.rewrites("Reshape")
+@RULES.rewrites("Reshape", given=first("Transpose"))
 def shuffle_pixels(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """DepthToSpace or SpaceToDepth, where the channels came first: the Transpose that moved them comes after it."""
     y, shuffle = node.outputs[0], producer(node.inputs[0], "Transpose")

@@ -20,8 +20,10 @@ from jax2onnx.optimize.engine import (
     axes_of,
     constant,
     dims,
+    first,
     integers,
     producer,
+    some,
 )
 
 RULES = RuleSet()
@@ -46,7 +48,7 @@ def recognise_rotation_of_halves(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _rotated(r, y, node.inputs[0], node.inputs[1], interleaved=False)
 
 
-@RULES.rewrites("Reshape")
+@RULES.rewrites("Reshape", given=first("Concat"))
 def recognise_rotation_of_neighbours(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """The same, with the results as neighbours."""
     stacked, y = producer(node.inputs[0], "Concat"), node.outputs[0]
@@ -62,7 +64,7 @@ def recognise_rotation_of_neighbours(r: Rewriter, node: ir.Node) -> ir.Value | N
     return _rotated(r, y, first, second, interleaved=True)
 
 
-@RULES.rewrites("Add")
+@RULES.rewrites("Add", given=some("Mul"))
 def recognise_rotation_of_whole(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * cos + [-b, a] * sin, where x is [a, b], and cos and sin are the same for both halves."""
     for straight, crossed in _orders(node):

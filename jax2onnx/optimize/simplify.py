@@ -6,15 +6,18 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import (
+    SPLATS,
     Rewriter,
     RuleSet,
     attribute,
     axes_of,
     constant,
     dims,
+    first,
     integers,
     producer,
     scalar,
+    some,
     splat,
 )
 from jax2onnx.reshapes import reshape_operand, unit_axes
@@ -53,7 +56,9 @@ def skip_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     assert origin is not None and origin.dtype is not None and x.dtype is not None and y.dtype is not None
     if not _holds(x.dtype, origin.dtype):
         return None
-    return origin if origin.dtype == y.dtype else r.op("Cast", origin, like=y, to=int(y.dtype))
+    if origin.dtype == y.dtype:
+        return origin
+    return r.op("Cast", origin, like=y, to=int(y.dtype), saturate=attribute(node, "saturate"))
 
 
 def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
@@ -125,7 +130,7 @@ POINTWISE = "Add Sub Mul Div Pow Max Min Sqrt Reciprocal Exp Log Abs Neg Relu Ta
 """Operators that treat each element alone, so that a change of shape may come before or after them."""
 
 
-@rewrites("Unsqueeze", "Reshape")
+@rewrites("Unsqueeze", "Reshape", given=first(*REDUCTIONS, *POINTWISE))
 def keep_reduced_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A reduction whose axes are put back as axes of size 1 can keep them, also through what is computed in between."""
     x, y = node.inputs[0], node.outputs[0]
@@ -167,7 +172,7 @@ BROADCASTING = (
 ).split()
 
 
-@rewrites(*BROADCASTING)
+@rewrites(*BROADCASTING, given=some("Expand", "Unsqueeze", "Reshape"))
 def broadcast_implicitly(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """An operand need not be expanded, nor given leading axes of size 1, for an operator that broadcasts."""
     result = dims(node.outputs[0])
@@ -239,7 +244,7 @@ NEUTRAL = {
 }
 
 
-@rewrites(*NEUTRAL)
+@rewrites(*NEUTRAL, given=some(*SPLATS))
 def skip_neutral(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * 1, x - 0, max(x, -inf) and the like, exact also for NaN and signed zeros."""
     position, integer, floating = NEUTRAL[node.op_type]
@@ -259,7 +264,7 @@ def skip_neutral(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@rewrites("Not")
+@rewrites("Not", given=first("Not"))
 def cancel_not(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """not not x = x."""
     inner = producer(node.inputs[0], "Not")
@@ -276,7 +281,7 @@ def known_where(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return chosen if chosen is not None and dims(chosen) == dims(node.outputs[0]) else None
 
 
-@rewrites("Where")
+@rewrites("Where", given=some(*SPLATS))
 def condition_itself(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """where(c, true, false) = c."""
     condition, a, b = node.inputs
@@ -322,7 +327,7 @@ def skip_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return node.inputs[0] if pads is not None and not pads.any() else None
 
 
-@rewrites("Mul", "Div")
+@rewrites("Mul", "Div", given=some("Neg"))
 def negate_the_constant(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """-x * c = x * -c, to the bit."""
     for i in (0, 1) if node.op_type == "Mul" else (0,):

@@ -19,6 +19,7 @@ from jax2onnx.optimize.engine import (
     axes_of,
     constants_for,
     dims,
+    first,
     integers,
     producer,
     rename_operator,
@@ -75,7 +76,7 @@ def _sliced(r: Rewriter, x: ir.Value, ranges: Ranges, like: ir.Value) -> ir.Valu
     return r.op("Slice", x, *_bounds(ranges, lambda v: r.const(v, np.int64)), like=like, shape=shape)
 
 
-@rewrites("Slice")
+@rewrites("Slice", given=first("Slice"))
 def slice_of_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Two cuts along the same axes are one."""
     outer = cut_of(node.outputs[0])
@@ -86,7 +87,7 @@ def slice_of_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _sliced(r, inner.x, ranges, node.outputs[0])
 
 
-@rewrites("Slice")
+@rewrites("Slice", given=first("Concat"))
 def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Cut from the one part that it is of, or take whole parts (and what is known of others)."""
     cut = cut_of(node.outputs[0])
@@ -115,7 +116,7 @@ def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return pieces[0] if len(pieces) == 1 else r.op("Concat", *pieces, like=node.outputs[0], axis=axis)
 
 
-@rewrites("Slice")
+@rewrites("Slice", given=first("Expand"))
 def slice_of_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Expand to the smaller shape."""
     cut, y = cut_of(node.outputs[0]), node.outputs[0]

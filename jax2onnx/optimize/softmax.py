@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, dims, producer
+from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, dims, first, producer, some
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -31,7 +31,7 @@ def shifted_by_maximum(value: ir.Value | None) -> tuple[ir.Value, int] | None:
     return found[0], found[1][0]
 
 
-@rewrites("Div")
+@rewrites("Div", given=first("Exp"))
 def recognise_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """exp(x - max) / sum(exp(x - max)) over one axis."""
     top, bottom = node.inputs
@@ -43,7 +43,7 @@ def recognise_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Softmax", shifted[0], like=node.outputs[0], axis=_from_the_end(shifted))
 
 
-@rewrites("Sub")
+@rewrites("Sub", given=some("Log"))
 def recognise_log_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - max) - log(sum(exp(x - max))) over one axis."""
     difference, logarithm = node.inputs

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import (
+    KNOWN,
     Dims,
     Rewriter,
     RuleSet,
@@ -17,9 +18,11 @@ from jax2onnx.optimize.engine import (
     axes_of,
     constant,
     dims,
+    first,
     only_user,
     producer,
     scalar,
+    some,
 )
 from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, reshaped
 from jax2onnx.reshapes import reshape_operand
@@ -54,7 +57,7 @@ def _axis_map(outer: Dims, inner: Dims) -> dict[int, int]:
     return dict(zip((i for i, d in enumerate(outer) if d != 1), kept, strict=True))
 
 
-@rewrites("Transpose")
+@rewrites("Transpose", given=first(*RESHAPES))
 def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Permute the axes that matter; those of size 1 stay where they are."""
     outer, y = node.inputs[0], node.outputs[0]
@@ -70,7 +73,7 @@ def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, inner, y)
 
 
-@rewrites("Transpose")
+@rewrites("Transpose", given=first("Reshape"))
 def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Before a reshape that only adds or removes axes of size 1, and after another one, it gives the final shape."""
     outer, y = node.inputs[0], node.outputs[0]
@@ -96,7 +99,7 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, inner, y)
 
 
-@rewrites(*UNARY, "Clip")
+@rewrites(*UNARY, "Clip", given=first(*RESHAPES))
 def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(reshape(x)) = reshape(f(x))."""
     x, y = unit_reshape(node.inputs[0]), node.outputs[0]
@@ -107,7 +110,7 @@ def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, inner, y)
 
 
-@rewrites("Softmax", "LogSoftmax")
+@rewrites("Softmax", "LogSoftmax", given=first(*RESHAPES))
 def move_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A softmax over an axis that both shapes have."""
     outer, y = node.inputs[0], node.outputs[0]
@@ -123,7 +126,7 @@ def move_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, inner, y)
 
 
-@rewrites(*BINARY)
+@rewrites(*BINARY, given=some(*RESHAPES))
 def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Several operands: those that vary were reshaped alike, the others are constants that can follow."""
     y = node.outputs[0]
@@ -168,7 +171,7 @@ def _without_leading_ones(shape: Dims) -> Dims:
     return shape[start:]
 
 
-@rewrites(*BINARY)
+@rewrites(*BINARY, given=some(KNOWN, *RESHAPES))
 def lower_rank(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Leading axes of size 1 are left out of the operands, and added to the result."""
     y = node.outputs[0]
@@ -202,7 +205,7 @@ def _before_leading_ones(value: ir.Value) -> tuple[ir.Value, Dims]:
     return value, dims(value)
 
 
-@rewrites(*REDUCTIONS)
+@rewrites(*REDUCTIONS, given=first(*RESHAPES))
 def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Reduce the axes that matter; one of size 1 needs no reduction (all of these give back their only element)."""
     outer, y, axes = node.inputs[0], node.outputs[0], axes_of(node)
@@ -226,7 +229,7 @@ def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, reduced, y)
 
 
-@rewrites("Reshape", "Squeeze", "Unsqueeze")
+@rewrites("Reshape", "Squeeze", "Unsqueeze", given=first(*RESHAPES))
 def merge_with_inner_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A reshape of a unit reshape needs no unit reshape."""
     outer, y = node.inputs[0], node.outputs[0]
@@ -236,7 +239,7 @@ def merge_with_inner_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, x, y, at_once=True)
 
 
-@rewrites("Reshape", "Squeeze", "Unsqueeze")
+@rewrites("Reshape", "Squeeze", "Unsqueeze", given=first("Expand"))
 def move_before_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Axes of size 1 are added or removed before an array is repeated rather than after."""
     y = node.outputs[0]
