@@ -172,7 +172,7 @@ class Builder:
             [o.home for o in operands if o is not None] + [b.reach for b in bodies], op_type, bodies, stay
         )
         results = [
-            Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), tuple(shape), dtype, home)
+            Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), dims_.plain(shape), dtype, home)
             for shape, dtype in (types if many else [types])
         ]
         node = ir.Node(

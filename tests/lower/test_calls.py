@@ -96,3 +96,14 @@ def test_shard_map_over_more_devices_is_unsupported():
     )
     with pytest.raises(UnsupportedError, match="2 devices"):
         jax2onnx.to_onnx(fn, [(4,)])
+
+
+def test_parameters_that_are_numpy_integers():
+    one, two = np.int64(1), np.int64(2)
+
+    def fn(x):
+        padded = lax.pad(x, np.float32(0), ((one, two, 0), (0, 0, one)))
+        window = lax.reduce_window(padded, np.float32(0), lax.add, (two, one), (one, two), [(one, 0), (0, one)])
+        return jnp.log1p(jnp.exp(lax.slice(window, (one, 0), (two + 1, one)))), lax.log1p(padded)
+
+    check(fn, np.arange(6, dtype=np.float32).reshape(2, 3))
