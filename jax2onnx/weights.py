@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import InputError
+from jax2onnx.streaming import StreamedTensor, from_devices, is_elsewhere, pieces_of
 
 Loader = Callable[[str], Any]
 
@@ -43,10 +44,31 @@ def bake(weights: Any, names: Sequence[str], loader: Loader | None) -> list[Weig
 
 
 def _lazy(name: str, spec: Any, loader: Loader) -> ir.TensorProtocol:
-    def read() -> ir.TensorProtocol:
-        array = np.asarray(loader(name))
-        if array.shape != spec.shape:
-            raise InputError(f"The weight {name!r} was read with the shape {array.shape}, but is {spec.shape}.")
-        return ir.Tensor(np.asarray(array, spec.dtype))
+    if not any(jax.numpy.issubdtype(spec.dtype, kind) for kind in _KINDS):
+        raise InputError(f"The weight {name!r} is of the type {spec.dtype}: give its content, it cannot be read later.")
+    dtype = np.dtype(spec.dtype)
 
-    return ir.LazyTensor(read, ir.DataType.from_numpy(np.dtype(spec.dtype)), ir.Shape(spec.shape), name=name)
+    def load() -> ir.TensorProtocol:
+        array = loader(name)
+        if np.shape(array) != spec.shape:
+            raise InputError(f"The weight {name!r} was read with the shape {np.shape(array)}, but is {spec.shape}.")
+        if is_elsewhere(array):
+            return from_devices(array)
+        return ir.Tensor(np.asarray(array))
+
+    def converted(array: np.ndarray) -> np.ndarray:
+        if _kind(array.dtype) > _kind(dtype):
+            raise InputError(f"The weight {name!r} was read as {array.dtype}, which {dtype} cannot hold.")
+        return array.astype(dtype, copy=False)
+
+    return StreamedTensor(
+        lambda: map(converted, pieces_of(load())), lambda: converted(load().numpy()), dtype, spec.shape
+    )
+
+
+def _kind(dtype: np.dtype) -> int:
+    """Booleans, integers, floats, others: each can hold what those before it can, but for rounding."""
+    return next((i for i, kind in enumerate(_KINDS) if jax.numpy.issubdtype(dtype, kind)), len(_KINDS))
+
+
+_KINDS = (np.bool_, np.integer, np.floating)

@@ -36,6 +36,7 @@ from jax2onnx.lower.composite import COMPOSITES, write_out
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import LOWERINGS, Rule
 from jax2onnx.lower.session import Session
+from jax2onnx.streaming import is_elsewhere
 from jax2onnx.weights import Weight
 
 __all__ = ["COMPOSITES", "LOWERINGS", "Builder", "Lowered", "Rule", "Val", "lower"]
@@ -103,4 +104,7 @@ def lower(
 def _weight(g: Builder, weight: Weight, aval: Any) -> Val:
     if isinstance(weight.value, ir.TensorProtocol):
         return g.session.weight(g, weight.value, tuple(aval.shape), aval.dtype, weight.name)
-    return g.session.constant(g, at_boundary(weight.value), weight.name)
+    array = weight.value
+    if not is_elsewhere(array) or array.dtype != aval.dtype:  # keys and complex numbers have other types in ONNX
+        array = at_boundary(array)
+    return g.session.constant(g, array, weight.name)
