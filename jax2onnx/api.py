@@ -30,6 +30,7 @@ from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.noise import noise_as_input
 from jax2onnx.optimize import optimize
 from jax2onnx.running import INPUTS, OUTPUTS
+from jax2onnx.sizes import describe_constraints
 from jax2onnx.specs import input_specs, needs_x64
 from jax2onnx.storage import storage_dtype, store_weights
 from jax2onnx.structure import describe
@@ -181,7 +182,7 @@ def to_onnx(
     if stored_dtype is not None:
         store_weights(model, stored_dtype)
     assign_names(model)
-    model.metadata_props.update(_structure(program, names, count))
+    model.metadata_props.update(_structure(program, names, count) | describe_constraints(specs, constraints))
 
     def check(exported: onnx.ModelProto | str) -> None:
         options: dict[str, Any] = {"inputs_as_nchw": inputs_as_nchw, "outputs_as_nchw": outputs_as_nchw}

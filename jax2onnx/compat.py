@@ -132,6 +132,11 @@ def scope_constraints(scope: Any) -> list[tuple[Any, bool]]:
     return [(c.diff, c.cmp.name == "EQ") for c in scope._explicit_constraints]
 
 
+def constraint_texts(scope: Any) -> list[str]:
+    """The constraints of a scope as they were written. Not public: the list. JAX adds some that it derives."""
+    return [c.debug_str for c in scope._explicit_constraints]
+
+
 def x64(enabled: bool) -> AbstractContextManager:
     """A context in which 64-bit types are on or off, for this thread only."""
     return jax.enable_x64(enabled)

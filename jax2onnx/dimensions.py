@@ -66,14 +66,24 @@ def make_scope(constraints: Iterable[str]) -> SymbolicScope:
         raise InputError(f"JAX does not accept the constraints {', '.join(constraints)}: {error}") from error
 
 
+def parse_constraint(text: str, scope: SymbolicScope) -> tuple[Dim, bool]:
+    """A constraint as (expression, must it be 0): else it must be 0 or more."""
+    left, sign, right = _compared(text, scope)
+    return (right - left if sign == "<=" else left - right), sign == "=="
+
+
 def _constraint(text: str) -> str:
+    """A constraint in JAX's notation."""
+    return "{} {} {}".format(*_compared(text, SymbolicScope()))
+
+
+def _compared(text: str, scope: SymbolicScope) -> tuple[Dim, str, Dim]:
     if not isinstance(text, str):
         raise InputError(f'The constraint {text!r} is not a string such as "N >= 2".')
-    scratch = SymbolicScope()
     match _parse(text):
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
             sign, correction = _COMPARISONS[type(op)]
-            return f"{_evaluate(left, scratch, text)} {sign} {_evaluate(right, scratch, text) + correction}"
+            return _evaluate(left, scope, text), sign, _evaluate(right, scope, text) + correction
     raise InputError(f'The constraint {text!r} is not a comparison of two dimensions, such as "N >= 2".')
 
 

@@ -28,6 +28,7 @@ def load(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> Callable[..
     """
     from jax2onnx import runtime
     from jax2onnx.boundary import at_boundary
+    from jax2onnx.sizes import check_of
 
     session = runtime.session(model)
     described = session.get_modelmeta().custom_metadata_map
@@ -36,6 +37,7 @@ def load(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> Callable[..
     arguments, keywords = json.loads(described[INPUTS])["tuple"]
     results = json.loads(described[OUTPUTS])
     output_names = [value.name for value in session.get_outputs()]
+    check_sizes = check_of(session)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -43,6 +45,7 @@ def load(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> Callable[..
         except ValueError as error:
             raise InputError(f"The arguments do not fit the model: {error}.") from None
         feeds = {name: at_boundary(value) for name, value in values.items()}
+        check_sizes(feeds)
         outputs = dict(zip(output_names, runtime.run(session, feeds), strict=True))
         return rebuild(results, outputs)
 

@@ -18,6 +18,7 @@ import onnx
 from . import compat
 from .errors import InputError, VerificationError
 from .sampling import sample_arrays, sample_sizes, with_sizes
+from .sizes import check_of
 from .specs import input_leaves, input_specs, is_value, needs_x64
 from .tracing import Program, trace
 
@@ -183,6 +184,7 @@ class _Pair:
         feeds = [_runtime().at_boundary(value) for value in values]
         for i in _positions(self.inputs_as_nchw, wanted, "input"):
             feeds[i] = np.moveaxis(feeds[i], -1, 1)
+        check_of(self.session)(dict(zip(wanted, feeds, strict=True)))
         try:
             return _runtime().run(self.session, feeds)
         except _runtime().ERRORS as error:

@@ -91,3 +91,48 @@ def test_sizes_outside_of_the_constraints():
     model = jax2onnx.to_onnx(lambda x: table[: x.shape[0]] + x, ["f32[T,2]"], constraints=["T <= 16"])
     with pytest.raises(runtime.ERRORS):
         run(model, np.ones((17, 2), np.float32))
+
+
+def message_of_sizes(call, *args, **kwargs):
+    with pytest.raises(jax2onnx.InputError) as raised:
+        call(*args, **kwargs)
+    return str(raised.value)
+
+
+def test_what_runs_a_model_checks_its_constraints(tmp_path):
+    def f(x, *, y):
+        return {"sum": x[:, 2:].sum() + y.sum()}
+
+    constraints = ["B % 4 == 0", "T > 2", "T <= 2*B"]
+    path = tmp_path / "model.onnx"
+    jax2onnx.to_onnx(
+        f, ["f32[B,T]"], {"y": jax.ShapeDtypeStruct((3,), jnp.float32)}, constraints=constraints, return_mode="file",
+        output_path=path,
+    )  # fmt: skip
+    call = jax2onnx.load(path)
+    three = np.ones(3, np.float32)
+    assert call(np.ones((4, 8), np.float32), y=three)["sum"] == 27
+    for shape, broken in [
+        ((6, 8), "B % 4 == 0, but B is 6"),
+        ((4, 2), "T > 2, but T is 2"),
+        ((4, 9), "T <= 2*B, but B is 4 and T is 9"),
+    ]:
+        assert broken in message_of_sizes(call, np.ones(shape, np.float32), y=three)
+        assert broken in message_of_sizes(jax2onnx.allclose, f, path, [np.ones(shape, np.float32)], {"y": three})
+
+
+def test_what_runs_a_model_checks_that_equal_names_are_equal_sizes():
+    given = symbolic_shape("B, 2*H, H + 1, B*H", constraints=["mod(B, 2) == 0"])
+    specs = [jax.ShapeDtypeStruct(given[:2], jnp.float32), jax.ShapeDtypeStruct(given[2:], jnp.float32)]
+    call = jax2onnx.load(jax2onnx.to_onnx(lambda x, y: (x[0, 0] + y[0, 0], x.shape[0]), specs))
+
+    def sizes(*shapes):
+        return [np.ones(shape, np.float32) for shape in shapes]
+
+    assert call(*sizes((2, 6), (4, 6)))[0] == 2
+    assert "axis 0 of y is 5; it must be H + 1, where B is 2, H is 3" in message_of_sizes(call, *sizes((2, 6), (5, 6)))
+    assert "axis 1 of y is 7; it must be B*H" in message_of_sizes(call, *sizes((2, 6), (4, 7)))
+    assert "axis 1 of x is 7; it must be 2*H" in message_of_sizes(call, *sizes((2, 7), (4, 6)))
+    assert "but B is 3" in message_of_sizes(call, *sizes((3, 6), (4, 9)))
+    with pytest.raises(runtime.ERRORS):  # what the runtime checks by itself stays its own
+        call(*sizes((2, 6, 1), (4, 6)))
