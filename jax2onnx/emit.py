@@ -124,9 +124,12 @@ def _to_proto(model: ir.Model) -> onnx.ModelProto:
             'puts them beside the model, or return_mode="ir".'
         )
     try:
-        return ir.to_proto(model)
+        proto, weights = skeleton(model)
     except ir.serde.SerdeError as error:
         raise _origin(error) from None  # that of a weight that could not be read, say
+    for position, tensor in weights.items():
+        proto.graph.initializer[position].raw_data = b"".join(_chunks(tensor))
+    return proto
 
 
 def _origin(error: BaseException) -> BaseException:
