@@ -44,12 +44,14 @@ def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     else:
         source, perm = a, _swapped(list(range(len(dims(a)))))
     assert source is not None
+    shape = dims(product)
+    outer = [i if i < len(shape) - 2 else 2 * len(shape) - 3 - i for i in attribute(node, "perm")]
+    if (perm != sorted(perm)) + (outer != sorted(outer)) >= 2 + (left is not None):
+        return None
     second = source
     if perm != sorted(perm):
         second = r.op("Transpose", source, like=a, shape=[*dims(a)[:-2], dims(a)[-1], dims(a)[-2]], perm=perm)
-    shape = dims(product)
     turned = r.op("MatMul", first, second, like=product, shape=[*shape[:-2], shape[-1], shape[-2]])
-    outer = [i if i < len(shape) - 2 else 2 * len(shape) - 3 - i for i in attribute(node, "perm")]
     if outer == sorted(outer):
         return turned
     return r.op("Transpose", turned, like=y, perm=outer)
