@@ -37,7 +37,7 @@ from jax2onnx.structure import describe
 from jax2onnx.targets import check_target, legalize
 from jax2onnx.tracing import Program, trace
 from jax2onnx.verify import verify as verify_model
-from jax2onnx.weights import bake, weight_specs
+from jax2onnx.weights import bake, loaded, weight_specs
 
 log = logging.getLogger("jax2onnx")
 
@@ -112,7 +112,8 @@ def to_onnx(
         weights: the first argument of `fn`, a pytree of parameters that become initializers under their own names. They
             may be `jax.ShapeDtypeStruct`s, which `load_weight` reads when the file is written.
         weights_as_inputs: leave the weights as inputs of the model.
-        load_weight: a function from the name of a weight, such as "params/dense/kernel", to its array.
+        load_weight: a function from the name of a weight, such as "params/dense/kernel", to its array;
+            `jax2onnx.loaders` has some that read checkpoints.
         weights_dtype: "float16" or "bfloat16" stores the float32 weights in half precision; the model still computes in
             float32.
         verify: run the model in ONNX Runtime and compare it with JAX.
@@ -187,7 +188,7 @@ def to_onnx(
     def check(exported: onnx.ModelProto | str) -> None:
         options: dict[str, Any] = {"inputs_as_nchw": inputs_as_nchw, "outputs_as_nchw": outputs_as_nchw}
         options["precision"] = stored_dtype
-        function = functools.partial(source.fn, weights) if count else source.fn
+        function = functools.partial(source.fn, loaded(weights, baked)) if count else source.fn
         log.info(verify_model(function, specs, exported, input_params, x64=enable_double_precision, **options))
 
     return emit(

@@ -43,6 +43,12 @@ def bake(weights: Any, names: Sequence[str], loader: Loader | None) -> list[Weig
     return baked
 
 
+def loaded(weights: Any, baked: Sequence[Weight]) -> Any:
+    """The pytree with all contents, for what runs the program itself."""
+    contents = [w.value.numpy() if isinstance(w.value, ir.TensorProtocol) else w.value for w in baked]
+    return jax.tree.unflatten(jax.tree.structure(weights), contents)
+
+
 def _lazy(name: str, spec: Any, loader: Loader) -> ir.TensorProtocol:
     if not any(jax.numpy.issubdtype(spec.dtype, kind) for kind in _KINDS):
         raise InputError(f"The weight {name!r} is of the type {spec.dtype}: give its content, it cannot be read later.")

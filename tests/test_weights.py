@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2onnx import InputError, load, to_onnx
+from jax2onnx import InputError, VerificationError, load, to_onnx
 
 PARAMS = {
     "dense": {
@@ -75,8 +75,12 @@ def test_weights_are_read_when_the_model_is_written(tmp_path):
     path = to_onnx(
         apply, [("B", 100)], weights=specs, load_weight=loader, return_mode="file", output_path=tmp_path / "m.onnx"
     )
-    assert set(read) == {"params/dense/kernel", "params/dense/bias"}
+    assert sorted(read) == ["params/dense/bias", "params/dense/kernel"]
     np.testing.assert_allclose(load(path)(X)["y"], apply(PARAMS, X)["y"], rtol=1e-5, atol=1e-5)
+    to_onnx(apply, [("B", 100)], weights=specs, load_weight=find, verify=True)
+    contents = iter([PARAMS["dense"]["bias"], PARAMS["dense"]["kernel"], np.ones(30), np.ones((100, 30))])
+    with pytest.raises(VerificationError):
+        to_onnx(apply, [("B", 100)], weights=specs, load_weight=lambda _: next(contents), verify=True)
 
 
 def test_abstract_weights_need_a_loader():

@@ -23,11 +23,25 @@ MIN_EQUATIONS = 2
 
 
 def outline(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """`closed` with each run of equations in one named scope as a call."""
-    jaxpr = closed.jaxpr
-    # Constants become arguments of the calls that use them, as all other values from outside.
-    eqns = _outlined(list(jaxpr.eqns), {v for v in jaxpr.outvars if not isinstance(v, Literal)}, 0)
-    return compat.with_equations(closed, eqns)
+    """`closed` with each run of equations in one named scope as a call. Calls are entered, but not loops and branches:
+    formulas are recognised in their bodies."""
+    done: dict[int, ClosedJaxpr] = {}  # by the identity of what `closed` keeps alive
+
+    def visit(closed: ClosedJaxpr) -> ClosedJaxpr:
+        jaxpr = closed.jaxpr
+        if id(jaxpr) not in done:
+            entered = [enter(eqn) for eqn in jaxpr.eqns]
+            # Constants become arguments of the calls that use them, as all other values from outside.
+            eqns = _outlined(entered, {v for v in jaxpr.outvars if not isinstance(v, Literal)}, 0)
+            changed = len(eqns) != len(jaxpr.eqns) or any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True))
+            done[id(jaxpr)] = compat.with_equations(closed, eqns) if changed else closed
+        return done[id(jaxpr)]
+
+    def enter(eqn: Any) -> Any:
+        params = compat.map_sub_jaxprs(visit, eqn.params) if eqn.primitive in compat.CALL_PRIMITIVES else None
+        return eqn if params is None else eqn.replace(params=params)
+
+    return visit(closed)
 
 
 def _outlined(eqns: Sequence[Any], used_outside: set, depth: int) -> list[Any]:
@@ -41,11 +55,18 @@ def _outlined(eqns: Sequence[Any], used_outside: set, depth: int) -> list[Any]:
         needed.append(set(later))
         later |= _reads(group)
     for (scope, group), after in zip(groups, reversed(needed), strict=True):
-        if scope is None or len(group) < MIN_EQUATIONS:
+        if scope is None or sum(map(_count, group)) < MIN_EQUATIONS:
             result += group
         else:
             result.append(_call(scope, group, after, depth))
     return result
+
+
+def _count(eqn: Any) -> int:
+    """The number of equations that an equation stands for: that of the function that it calls, if it is a call."""
+    if eqn.primitive not in compat.CALL_PRIMITIVES or str(eqn.params.get("name", "")).startswith(compat.DECOMPOSED):
+        return 1
+    return sum(map(_count, compat.callee(eqn.params).jaxpr.eqns))
 
 
 def _scope(eqn: Any, depth: int) -> str | None:

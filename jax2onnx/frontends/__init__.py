@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
@@ -39,18 +40,18 @@ def source_of(target: Any) -> Source:
 def arrays_inside(target: Any) -> Iterator[tuple[str, Any]]:
     """The arrays that a callable holds on to: as a pytree, as a bound or partial argument, or in its closure."""
     if isinstance(target, functools.partial):
-        names = _parameter_names(target.func, len(target.args))
+        names = parameter_names(target.func, len(target.args))
         yield from _named(dict(zip(names, target.args, strict=True)) | dict(target.keywords))
         yield from arrays_inside(target.func)
         return
+    yield from _named(held_by(target))
+    yield from _named_tree("", target)
     owner = getattr(target, "__self__", None)
     if owner is not None:
         yield from _named_tree("", owner)
-    wrapped = getattr(target, "__wrapped__", None)
+    wrapped = getattr(target, "__wrapped__", None)  # its names are better than those of what is around it
     if wrapped is not None:
         yield from arrays_inside(wrapped)
-    yield from _named(held_by(target))
-    yield from _named_tree("", target)
 
 
 def held_by(fn: Any) -> dict[str, Any]:
@@ -59,10 +60,18 @@ def held_by(fn: Any) -> dict[str, Any]:
     if code is None:
         return {}
     closure = {n: c.cell_contents for n, c in zip(code.co_freevars, cells or (), strict=True) if _is_filled(c)}
-    return closure | {n: fn.__globals__[n] for n in code.co_names if n in fn.__globals__}
+    return {n: fn.__globals__[n] for n in _mentioned(code) if n in fn.__globals__} | closure
 
 
-def _parameter_names(fn: Any, count: int) -> list[str]:
+def _mentioned(code: CodeType) -> Iterator[str]:
+    """The names that a function mentions, also in functions that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _mentioned(constant)
+
+
+def parameter_names(fn: Any, count: int) -> list[str]:
     """The names of the first parameters of a function, numbers where it has none."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())

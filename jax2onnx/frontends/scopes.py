@@ -18,6 +18,7 @@ def scoped(module: Any, name: str) -> None:
 def scoped_class(kind: Any, name: str) -> type:
     """A subclass of `kind`, called in a scope. One for all exports: JAX keeps each class that is a pytree for ever."""
 
+    @functools.wraps(kind.__call__)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with jax.named_scope(name):
             return kind.__call__(self, *args, **kwargs)

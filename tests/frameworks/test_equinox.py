@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.frameworks.layers import (
     normal,
     public_classes,
 )
-from tests.helpers import check, check_run
+from tests.helpers import check, check_run, quick
 
 nn = eqx.nn
 
@@ -358,3 +359,47 @@ def test_modules_of_your_own_are_named_and_become_functions(wrap: Callable[[Any]
     check_run(exported, model, normal(4, 3))
     assert jax.tree.structure(module) == before
     assert type(module.blocks[0]) is Block
+
+
+GLOBAL = tower()
+BATCH = normal(2, 3)
+
+WRAPPED = {
+    "filter_jit": lambda m: eqx.filter_jit(jax.vmap(m)),
+    "filter_vmap": eqx.filter_vmap,
+    "filter_jit of filter_vmap": lambda m: eqx.filter_jit(eqx.filter_vmap(m)),
+    "filter_jit of a lambda": lambda m: eqx.filter_jit(lambda x: jax.vmap(m)(x)),
+    "filter_jit in a lambda": lambda m: lambda x: jax.vmap(eqx.filter_jit(m))(x),
+    "vmap of filter_jit": lambda m: jax.vmap(eqx.filter_jit(m)),
+    "jit": lambda m: jax.jit(jax.vmap(m)),
+    "a global variable": lambda _: lambda x: jax.vmap(lambda row: GLOBAL(row))(x),
+    "filter_checkpoint": lambda m: jax.vmap(eqx.filter_checkpoint(m)),
+    "a method": lambda m: jax.vmap(m.__call__),
+    "a partial function": lambda m: functools.partial(jax.vmap(lambda m, x: m(x), in_axes=(None, 0)), m),
+    "a partial function of Equinox": lambda m: jax.vmap(eqx.Partial(m)),
+}
+
+
+@pytest.mark.filterwarnings(r"ignore:[\s\S]*JAX-transformed callable as an attribute")
+@pytest.mark.parametrize("name", quick(["filter_jit", "filter_jit of a lambda", "a global variable"], WRAPPED))
+def test_a_wrapped_module_is_named_and_becomes_functions(name: str) -> None:
+    module = tower()
+    model = WRAPPED[name](module)
+    exported = jax2onnx.to_onnx(model, [("B", 3)], functions="modules")
+    at_top = [node.op_type for node in exported.graph.node]
+    if name == "a partial function":
+        assert at_top == ["m"]  # the name of the argument
+    else:
+        assert [op for op in at_top if op != "Add"] == ["blocks"] * 3
+    plain = jax2onnx.to_onnx(model, [("B", 3)])
+    assert all("blocks_" in node.name or node.op_type == "Add" for node in plain.graph.node)
+    assert any(i.name.endswith("blocks/0/first/weight") for i in plain.graph.initializer)
+    for export in (exported, plain):
+        check_run(export, jax.vmap(module), BATCH)
+
+
+def test_several_modules_of_a_closure_have_the_names_of_their_variables() -> None:
+    encoder, decoder = tower(), tower()
+    exported = jax2onnx.to_onnx(eqx.filter_jit(lambda x: decoder(encoder(x))), [(3,)], functions="modules")
+    assert [node.op_type for node in exported.graph.node] == ["encoder", "decoder"]
+    check_run(exported, lambda x: decoder(encoder(x)), BATCH[0])
