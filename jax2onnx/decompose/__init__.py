@@ -18,6 +18,7 @@ from jax2onnx.decompose import (  # noqa: F401  (each registers its decompositio
     collective,
     conv,
     cumulative,
+    dot,
     empty,
     hijax,
     linalg_condense,

@@ -2,7 +2,8 @@
 
 ONNX Runtime's TopK is stable (of equal elements the lower index comes first), but undefined as soon as one element is
 NaN. So each operand that is sorted by is mapped to keys without NaN in the same order, and what remains for the
-lowering is `ordered_p` on int32, int64, float32 and float64 keys, which is ONNX's TopK exactly.
+lowering is `ordered_p` on int32, int64, float32 and float64 keys, which is ONNX's TopK exactly. (And `sign_bit_p`: in
+`top_k`, a NaN is greater than everything or less, as its sign says.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jax.interpreters import mlir
 
 from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
-from jax2onnx.decompose.special_elementary import real_operands, sign_bit_as_one
+from jax2onnx.decompose.special_elementary import real_operands
 
 
 def with_64_bits(fn: Callable) -> Callable:
@@ -63,6 +64,23 @@ def _ordered_in_jax(key: Array, *, k: Any, axis: int, descending: bool) -> list[
 mlir.register_lowering(ordered_p, mlir.lower_fun(_ordered_in_jax, multiple_results=True))
 
 
+sign_bit_p = Primitive("sign_bit")
+
+
+def sign_bit(x: Array) -> Array:
+    """Whether the sign bit of a float32 that is zero or NaN is set."""
+    return sign_bit_p.bind(x)
+
+
+@sign_bit_p.def_abstract_eval
+def _sign_bit_abstract_eval(x: ShapedArray) -> ShapedArray:
+    return ShapedArray(x.shape, np.dtype(np.bool_))
+
+
+sign_bit_p.def_impl(jnp.signbit)
+mlir.register_lowering(sign_bit_p, mlir.lower_fun(jnp.signbit, multiple_results=False))
+
+
 def take_along(x: Array, indices: Array, axis: int) -> Array:
     """The elements of `x` at `indices` along `axis`, all in bounds: ONNX's GatherElements."""
     others = tuple(i for i in range(x.ndim) if i != axis)
@@ -77,19 +95,17 @@ def take_along(x: Array, indices: Array, axis: int) -> Array:
     return lax.gather(x, starts, dimensions, (1,) * x.ndim, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
-def sort_keys(x: Array, signed_zeros: bool = False) -> list[Array]:
-    """Keys for `ordered`, the most significant first, in the order of `x`: NaN last, and -0.0 before 0.0 if asked."""
+def sort_keys(x: Array) -> list[Array]:
+    """Keys for `ordered`, the most significant first, in the order of `x`: NaN last, and -0.0 equal to 0.0."""
     if x.dtype == bool or jnp.issubdtype(x.dtype, np.integer):
         return [_integer_key(x)]
-    if x.dtype == np.float64:
-        return _float64_keys(x, signed_zeros)
+    nan = x != x
+    if x.dtype == np.float64:  # no wider float exists: a second key tells NaN from infinity
+        return [lax.select(nan, lax.full_like(x, np.inf), x), nan.astype(np.int32)]
     wide = np.float64 if x.dtype == np.float32 else np.float32
     # A wider float has room above all finite values: infinity moves there, and NaN becomes infinite.
-    limits = jnp.finfo(wide)
     y = x.astype(wide)
-    if signed_zeros:  # a nudge in the direction of the sign, too small to move anything but a zero
-        y = y + lax.clamp(-limits.tiny, 1 / y, limits.tiny)
-    return [lax.select(x != x, lax.full_like(y, np.inf), lax.min(y, limits.max))]
+    return [lax.select(nan, lax.full_like(y, np.inf), lax.min(y, jnp.finfo(wide).max))]
 
 
 def _integer_key(x: Array) -> Array:
@@ -98,13 +114,18 @@ def _integer_key(x: Array) -> Array:
     return x if x.dtype in (np.int32, np.int64) else x.astype(np.int64 if x.dtype == np.uint32 else np.int32)
 
 
-def _float64_keys(x: Array, signed_zeros: bool) -> list[Array]:
-    """No wider float exists: a second key tells apart what the first one sees as equal."""
-    nan = x != x
-    second = nan.astype(np.int32)
-    if signed_zeros:
-        second = lax.select(nan | (x != 0), second, sign_bit_as_one(x).astype(np.int32))
-    return [lax.select(nan, lax.full_like(x, np.inf), x), second]
+def total_order_keys(x: Array) -> list[Array]:
+    """Like `sort_keys` for floats, but -0.0 is less than 0.0, and a NaN whose sign bit is set less than everything."""
+    nan, negative = x != x, sign_bit(x.astype(np.float32))
+    if x.dtype == np.float64:
+        first = jnp.where(nan, jnp.where(negative, -np.inf, np.inf), x)
+        second = (nan | (x == 0)).astype(np.int32)  # tells apart what is equal otherwise
+        return [first, jnp.where(negative, -second, second)]
+    # A wider float has room beyond all finite values, and between zero and the next value.
+    limits = jnp.finfo(np.float64)
+    special = jnp.where(nan, np.inf, limits.tiny)
+    special = jnp.where(negative, -special, special)
+    return [jnp.where(nan | (x == 0), special, jnp.clip(x.astype(np.float64), limits.min, limits.max))]
 
 
 def order_by(keys: Sequence[Array], axis: int, k: Any, descending: bool = False) -> Array:
@@ -135,10 +156,23 @@ def sort(*operands: Array, dimension: int, num_keys: int, **_) -> list[Array]:
 @decomposes(lax.top_k_p)
 @with_64_bits
 def top_k(x: Array, *, k: Any, axis: int, **_) -> list[Array]:
-    """The `k` greatest. NaN is greatest of all here, and 0.0 is greater than -0.0."""
-    keys = sort_keys(x, signed_zeros=True)
-    if keys[0] is x:
-        return ordered(x, k=k, axis=axis, descending=True)
+    """The `k` greatest, in the order of `total_order_keys`.
+
+    That takes time, and only arrays with zeros or NaN need it.
+    """
+    if not jnp.issubdtype(x.dtype, np.floating):
+        return _top_k_by([_integer_key(x)], x, k, axis)
+    key = x if x.dtype == np.float64 else x.astype(np.float32)
+    quotients = lax.div(lax.full_like(key, 0), key)  # NaN if an element is zero or NaN
+    special = jnp.isnan(lax.reduce_sum(quotients, tuple(range(x.ndim))))
+    careful, plain = (lambda: _top_k_by(total_order_keys(key), x, k, axis)), (lambda: _top_k_by([key], x, k, axis))
+    return lax.cond(special, careful, plain)
+
+
+def _top_k_by(keys: list[Array], x: Array, k: Any, axis: int) -> list[Array]:
+    if len(keys) == 1 and keys[0].dtype in (x.dtype, np.float32, np.int32):  # which hold all values of x
+        values, order = ordered(keys[0], k=k, axis=axis, descending=True)
+        return [values.astype(x.dtype), order]
     order = order_by(keys, axis, k, descending=True)
     return [take_along(x, order, axis), order]
 

@@ -19,6 +19,8 @@ def convert_element_type(g: Builder, x: Val, *, new_dtype: Any, **_: Any) -> Val
     dtype = np.dtype(new_dtype)
     if is_float(x.dtype) and is_integer(dtype):
         return _to_integer(g, x, dtype)
+    if is_float(dtype) and bit_width(dtype) == 8 and dtype != x.dtype:
+        return g.Cast(x, to=dtype, saturate=0)  # beyond the range: NaN, or an infinity if the type has it
     return g.cast(x, dtype)
 
 
@@ -29,7 +31,9 @@ def _to_integer(g: Builder, x: Val, dtype: np.dtype) -> Val:
         x = g.cast(x, np.float32 if bit_width(dtype) < 32 else np.float64)  # so that the limits are exact
     number = g.Where(g.IsNaN(x), np.zeros((), x.dtype), x)
     if bit_width(dtype) < 64:
-        return g.cast(g.Clip(number, np.asarray(limits.min, x.dtype), np.asarray(limits.max, x.dtype)), dtype)
+        inside = g.Clip(number, np.asarray(limits.min, x.dtype), np.asarray(limits.max, x.dtype))
+        # To types of less than a byte, casts from floats round; between integers there is nothing to round.
+        return g.cast(inside if bit_width(dtype) >= 8 else g.cast(inside, np.int8), dtype)
     # 2**63 - 1 and 2**64 - 1 are not floats: cut at the float below, then repair what was above.
     above = np.asarray(float(limits.max) + 1, x.dtype)
     inside = g.Clip(number, np.asarray(limits.min, x.dtype), np.nextafter(above, np.zeros((), x.dtype)))

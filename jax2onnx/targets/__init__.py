@@ -5,7 +5,7 @@
 
 What the runtime can do is a table (`onnxruntime_cpu.json`, measured by scripts/measure_kernels.py); in what other dtype
 an operator computes the same is data (`carriers.py`); what needs other operators is written out (`double.py`,
-`windows.py`, `integers.py`).
+`windows.py`, `integers.py`), and so is what the standard has no operator for (`sign_bit.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import InputError
-from jax2onnx.targets import table
+from jax2onnx.targets import sign_bit, table
 
 __all__ = ["TARGETS", "check_target", "lacks", "legalize"]
 
@@ -31,10 +31,11 @@ def legalize(model: ir.Model, target: str) -> None:
     Raises:
         UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
     """
-    from jax2onnx.targets import double, integers, nan, recurrent, reductions, windows  # noqa: F401  (they register)
+    from jax2onnx.targets import double, float8, integers, nan, recurrent, reductions, windows  # noqa: F401  (register)
     from jax2onnx.targets.rewrite import Legalizer
 
     check_target(target)
+    sign_bit.write_out(model, target)
     if target == "onnx":
         return
     roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]

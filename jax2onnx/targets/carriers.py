@@ -76,6 +76,7 @@ MODE = {
     "ScatterElements": "reduction",
     "ScatterND": "reduction",
     "BitShift": "direction",
+    "Cast": "saturate",
     "Mod": "fmod",
     "Resize": "mode",
 }

@@ -88,6 +88,8 @@ def reduce_l1(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Value:
     """The sum over `axes`, one after the other, the last one first."""
     dims = dims_of(x)
+    if 0 in dims and all(isinstance(d, int) for d in e.dims):  # MatMul refuses a vector and no rows
+        return e.Expand(e.const(np.zeros((), dtype_of(x).numpy())), e.const(np.array(e.dims, np.int64)))
     if any(a < len(dims) - 2 for a in axes) and not set(axes) >= set(range(min(axes), len(dims))):
         kept = [i for i in range(len(dims)) if i not in axes]
         dims = [dims[i] for i in (*kept, *axes)]

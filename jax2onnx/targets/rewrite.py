@@ -106,7 +106,7 @@ def plan_for(
 
 def _carriers(target: str, operation: str, opset: int, dtype: ir.DataType) -> list[ir.DataType]:
     """The dtypes to try for `dtype`: such that the operation gives the same, and that can be reached by a Cast."""
-    if operation in ("BitCast", "Cast"):
+    if operation in ("BitCast", "Cast", "Cast:0"):
         return []
     # Floats hold integers exactly but do not compute like them.
     floats = dtype in FLOATS or operation in SELECTS or operation == "NonZero"
@@ -248,10 +248,13 @@ class Legalizer:
             if plan.flip:
                 source = ir.Value(shape=wide.shape, type=wide.type)
                 last = _insert_after(node, _node("Add", [wide, before.const(TOP_BIT)], source, node))
-            self.back_casts.append(_insert_after(last, _cast(source, narrow, node)))
+            back = _insert_after(last, _cast(source, narrow, node))
+            self.back_casts.append(back)
+            results[i] = narrow
             if plan.exact:
                 self.images[narrow, dtype] = wide
-            results[i] = narrow
+            elif "saturate" in back.attributes:
+                (results[i],) = self.visit(back)
         if plan.outputs and node.op_type == "EyeLike":
             node.attributes["dtype"] = ir.AttrInt64("dtype", int(plan.outputs[0][1]))
         return results

@@ -8,6 +8,7 @@ from jax import export, lax
 
 from jax2onnx.decompose import sort as definitions
 from tests.decompose.agreement import assert_agrees, assert_close
+from tests.helpers import check, check_run
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -36,6 +37,15 @@ def test_floats(dtype):
         actual = definitions.top_k(x, k=k, axis=0)
         assert_close(actual[0], values[:k])
         assert_close(actual[1], order[:k])
+
+
+@pytest.mark.parametrize(("dtype", "opset"), [*((dtype, 21) for dtype in FLOATS), (np.float32, 26)])
+def test_top_k_reads_the_sign_of_nan_and_zero(dtype, opset):
+    """A NaN is the greatest or the least, as its sign says; what has none and no zero takes another branch."""
+    x = np.array([1, np.nan, -np.nan, 0.0, -0.0, np.inf, -np.inf, -0.0, -np.nan, 2, np.nan, 0.0]).astype(dtype)
+    plain = np.array([3, 1, 4, 1, 5, 9, -np.inf, 6, 5, 3, 5, 8]).astype(dtype)
+    model = check(lambda x: lax.top_k(x, 9), np.stack([x, plain, x[::-1]]), opset=opset, rtol=0, atol=0)
+    check_run(model, lambda x: lax.top_k(x, 9), np.stack([plain, -plain, plain[::-1]]), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -112,8 +122,9 @@ def test_keys_are_those_that_the_runtime_orders_properly():
         for dtype in [*FLOATS, *INTEGERS]:
             x = jax.ShapeDtypeStruct((4,), jax.dtypes.canonicalize_dtype(dtype))
             jaxpr = jax.make_jaxpr(lambda x: definitions.top_k(x, k=2, axis=0))(x)
-            [*_, first] = [eqn for eqn in jaxpr.eqns if eqn.primitive is definitions.ordered_p]
-            assert first.invars[0].aval.dtype.name in allowed
+            branches = [b for eqn in jaxpr.eqns for b in eqn.params.get("branches", ())]
+            sorts = [e for j in [jaxpr, *branches] for e in j.eqns if e.primitive is definitions.ordered_p]
+            assert sorts and {eqn.invars[0].aval.dtype.name for eqn in sorts} <= allowed
             assert [v.aval.dtype for v in jaxpr.jaxpr.outvars] == [x.dtype, np.int32]
 
 

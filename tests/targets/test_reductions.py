@@ -89,6 +89,7 @@ def test_reduce_nothing(op: str, dtype: np.dtype, opset: int) -> None:
     neutral = {"ReduceSum": 0, "ReduceProd": 1, "ReduceMax": limits[0], "ReduceMin": limits[1]}[op]
     check(op, [x, np.array([1])], [np.full(3, neutral, dtype)], {"keepdims": 0}, opset)
     check(op, [x, np.array([0])], [np.zeros((0,), dtype)], {"keepdims": 0}, opset)
+    check(op, [x.T, np.array([1])], [np.zeros((0, 1), dtype)], {"keepdims": 1}, opset)
 
 
 def test_small_sums_stay() -> None:

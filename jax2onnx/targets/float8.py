@@ -1,0 +1,32 @@
+"""Casts to 8-bit floats that do not saturate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.targets.rewrite import Emitter, dtype_of, expands
+
+BOOL = ir.DataType.BOOL
+FLOAT = ir.DataType.FLOAT
+BEYOND = {ir.DataType.FLOAT8E4M3FN: 464.0, ir.DataType.FLOAT8E5M2: 61440.0}
+"""The middle between the largest number and the next one, if there were one; the even of both is the next for e5m2."""
+
+
+@expands("Cast", "f8e4m3fn f8e5m2")
+def to_float8(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    """The kernel takes 480 for 448 and not NaN (e4m3fn), and 61440 for NaN and not an infinity (e5m2)."""
+    (x,) = e.operands
+    limit = BEYOND.get(e.dtype)
+    if limit is None:
+        return None
+    if not dtype_of(x).is_floating_point() or dtype_of(x).bitwidth == 8:
+        x = e.cast(x, FLOAT)
+    size = e.Abs(x)
+    if e.dtype == ir.DataType.FLOAT8E5M2:
+        x = e.Where(e.GreaterOrEqual(size, limit, dtype=BOOL), e.Mul(x, np.inf), x, dtype=x.dtype)
+    else:
+        x = e.Where(e.Greater(size, limit, dtype=BOOL), e.const(np.nan, x.dtype), x, dtype=x.dtype)
+    return [e.raw("Cast", x, to=int(e.dtype), saturate=0, dtype=e.dtype)]

@@ -1,0 +1,34 @@
+"""Conversions to types of one byte and less, where ONNX saturates or rounds and JAX does neither."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.helpers import check
+
+FLOAT8 = [jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float8_e4m3fnuz, jnp.float8_e5m2fnuz]
+LIMITS = [448, 463, 464, 465, 479, 480, 481, 240, 248, 249, 256, 57344, 61439, 61440, 61441, 65504, 1e5, 1e30]
+SMALL = [0, 2**-10, 2**-11, 1.001 * 2**-11, 3 * 2**-11, 2**-17, 2**-18, 1.5 * 2**-17, 0.3, 1.06, np.inf, np.nan]
+
+
+@pytest.mark.parametrize("dtype", FLOAT8, ids=lambda d: d.__name__)
+def test_float8_does_not_saturate(dtype):
+    """Also where arithmetic ends beyond the largest number."""
+    x = np.float32([*LIMITS, *SMALL])
+    x = np.concatenate([x, -x])
+    integers = np.array([0, 1, 3, 255, 449, 465, 60000, 61440, 2**31 - 1, -500, -70000])
+
+    def fn(x, i):
+        sources = [x, x.astype(jnp.float16), x.astype(jnp.bfloat16), x.astype(np.float64), i, i > 2, i.astype(np.uint8)]
+        narrow = x.astype(dtype)
+        results = [source.astype(dtype) for source in sources] + [narrow * narrow, (narrow + narrow)[1:]]
+        return [narrow, *(r.astype(np.float32) for r in results)]
+
+    check(fn, x, integers, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4], ids=lambda d: d.__name__)
+def test_to_four_bits_truncates(dtype):
+    x = np.float32([0.5, 0.99, 1.5, 2.5, -0.5, -1.5, 6.9, 100, -100, np.inf, np.nan])
+    check(lambda x: [lax.convert_element_type(v, dtype) for v in (x, x.astype(np.float16), x.astype(np.int32))], x)
