@@ -16,6 +16,7 @@ from jax2onnx.optimize import (
     activations,
     attention,
     batch_norm,
+    bidirectional,
     convolution,
     flips,
     fold,
@@ -50,6 +51,7 @@ RECOGNISE = [
     convolution.RULES,
     recurrent.RULES,
     flips.RULES,
+    bidirectional.RULES,
     attention.RULES,
     rotary.RULES,
 ]

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, dims, integers, only_user, producer
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    attribute,
+    axes_of,
+    constant,
+    dims,
+    first,
+    integers,
+    only_user,
+    producer,
+    scalar,
+)
 
 RULES = RuleSet()
 
@@ -71,6 +84,21 @@ def cancel_flips(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if first is None or first.inputs[0] is None or flipped_axis(first) != place:
         return None
     return _moved(r, first.inputs[0], chain)
+
+
+@RULES.rewrites("Gather", given=first("Slice"))
+def pick_from_the_other_end(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """One element of a reversed axis."""
+    x, y, index = node.inputs[0], node.outputs[0], scalar(node.inputs[1])
+    flip = producer(x, "Slice")
+    axis = flipped_axis(flip)
+    if flip is None or x is None or index is None or axis != attribute(node, "axis", 0) % len(dims(x)):
+        return None
+    size = int(dims(x)[axis])
+    if not -size <= index < size:
+        return None
+    place = r.const(np.asarray(size - 1 - index % size, index.dtype).reshape(constant(node.inputs[1]).shape))  # type: ignore[union-attr]
+    return r.op("Gather", flip.inputs[0], place, like=y, axis=axis)
 
 
 @RULES.rewrites("LSTM", "GRU", "RNN")

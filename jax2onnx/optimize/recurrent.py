@@ -14,7 +14,18 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.cells import Array, formulas
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, producer, scalar, splat
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    attribute,
+    axes_of,
+    constant,
+    dims,
+    first,
+    producer,
+    scalar,
+    splat,
+)
 from jax2onnx.optimize.gates import Cell, gru, lstm, simple
 
 RULES = RuleSet()
@@ -50,6 +61,28 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
             if made is not None:
                 return made
     return None
+
+
+@RULES.rewrites("Gather", given=first("Squeeze"))
+def take_the_last_state(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """What a network gives at its last step is its last state."""
+    y, step = node.outputs[0], scalar(node.inputs[1])
+    squeezed = producer(node.inputs[0], "Squeeze")
+    network = producer(squeezed.inputs[0], "LSTM", "GRU", "RNN") if squeezed is not None else None
+    if network is None or squeezed is None or step is None or len(dims(y)) != 2 or attribute(node, "axis", 0) != 0:
+        return None
+    history = network.outputs[0]
+    steps = dims(history)[0]
+    last = {"forward": [-1, steps - 1] if isinstance(steps, int) else [-1], "reverse": [0]}
+    if squeezed.inputs[0] is not history or axes_of(squeezed) != (1,):
+        return None
+    if step not in last.get(attribute(network, "direction", "forward"), []):
+        return None
+    if len(network.outputs) < 2:
+        network.resize_outputs(2)
+    state = network.outputs[1]
+    state.shape, state.type = ir.Shape([1, *list(history.shape)[2:]]), history.type  # type: ignore[arg-type]
+    return r.op("Squeeze", state, r.const([0], np.int64), like=y)
 
 
 def _direction(node: ir.Node, stacked: int) -> str | None:

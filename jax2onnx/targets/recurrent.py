@@ -51,11 +51,10 @@ def recurrent_network(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Is this a node as the optimizer makes them: one direction, the usual activations, sequences of one length?"""
+    """Is this a node as the optimizer makes them: the usual activations, sequences of one length?"""
     inputs = list(node.inputs)
     return (
         set(node.attributes) <= {"hidden_size", "direction", "linear_before_reset"}
-        and node.attributes.get_string("direction", "forward") in ("forward", "reverse")
         and (len(inputs) < 5 or inputs[4] is None)
         and len(inputs) < 8
         and all(inputs[i] is not None for i in range(3))
@@ -86,15 +85,38 @@ class _Nodes:
         parts = [ir.Value(shape=ir.Shape([rows, size]), type=x.type) for size in sizes]
         return self.add("Split", [x, np.asarray(sizes)], parts, {"axis": 1})
 
+    def halves(self, x: ir.Value) -> list[ir.Value]:
+        """The parameters of each direction."""
+        parts = [ir.Value(shape=ir.Shape([1, *dims_of(x)[1:]]), type=x.type) for _ in range(2)]
+        return self.add("Split", [x, np.asarray([1, 1])], parts, {"axis": 0})
+
 
 def _careful(e: Emitter, node: ir.Node) -> ir.Graph:
     """The recurrence as a Scan of plain operators, with the same weights."""
-    x, w, r, bias, _, *initial = [*e.operands, *[None] * 7][:7]
+    x, *parameters = [*e.operands, *[None] * 7][:7]
+    add = _Nodes(e)
+    direction = node.attributes.get_string("direction", "forward")
+    if direction != "bidirectional":
+        outputs = _one_direction(e, add, node, x, parameters, direction == "reverse")
+    else:
+        halves = [add.halves(v) if v is not None else [None, None] for v in parameters]
+        forwards = _one_direction(e, add, node, x, [h[0] for h in halves], False)
+        backwards = _one_direction(e, add, node, x, [h[1] for h in halves], True)
+        outputs = [
+            add("Concat", a, b, shape=dims_of(whole), axis=1 if i == 0 else 0)
+            for i, (a, b, whole) in enumerate(zip(forwards, backwards, node.outputs, strict=True))
+        ]
+    return ir.Graph([], outputs, nodes=add.nodes, name="careful")
+
+
+def _one_direction(
+    e: Emitter, add: _Nodes, node: ir.Node, x: ir.Value, parameters: Sequence[ir.Value | None], is_reverse: bool
+) -> list[ir.Value]:
+    w, r, bias, _, *initial = parameters
     steps, batch, features = dims_of(x)
     size = node.attributes.get_int("hidden_size")
     gates = 4 if node.op_type == "LSTM" else 3
     width = gates * size
-    add = _Nodes(e)
     weights = add("Transpose", w, shape=[1, features, width], perm=[0, 2, 1])
     inner = add("Squeeze", add("Transpose", r, shape=[1, size, width], perm=[0, 2, 1]), [0], shape=[size, width])
     projected = add("MatMul", x, weights, shape=[steps, batch, width])
@@ -122,13 +144,13 @@ def _careful(e: Emitter, node: ir.Node) -> ir.Graph:
     results = [ir.Value(shape=ir.Shape([batch, size]), type=x.type) for _ in range(count)]
     results.append(ir.Value(shape=ir.Shape([steps, batch, size]), type=x.type))
     attributes: dict[str, Any] = {"body": step, "num_scan_inputs": 1}
-    if node.attributes.get_string("direction", "forward") == "reverse":
+    if is_reverse:
         attributes |= {"scan_input_directions": [1], "scan_output_directions": [1]}
     *last, history = add.add("Scan", [*states, projected], results, attributes)
     outputs = [add("Unsqueeze", history, [1], shape=[steps, 1, batch, size])]
     for state in last[: len(node.outputs) - 1]:
         outputs.append(add("Unsqueeze", state, [0], shape=[1, batch, size]))
-    return ir.Graph([], outputs, nodes=add.nodes, name="careful")
+    return outputs
 
 
 def _first(add: _Nodes, x: ir.Value, state: ir.Value | None, batch: Any, size: int) -> ir.Value:

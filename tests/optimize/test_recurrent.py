@@ -164,6 +164,52 @@ def test_a_layer_over_a_reversed_array_runs_backwards(kind):
     check_run(model, layer, hurting(B, T, N, batch=0), rtol=1e-4, atol=1e-5)
 
 
+def bidirectional(kind: str) -> Callable[..., Any]:
+    if kind == "nnx":
+        cells = (nnx.RNN(nnx.OptimizedLSTMCell(N, H, rngs=nnx.Rngs(seed))) for seed in (0, 1))
+        graph, state = nnx.split(nnx.Bidirectional(*cells, rngs=nnx.Rngs(0)))
+        return lambda x: nnx.merge(graph, state, copy=True)(x)
+    if kind == "linen":
+        return of_linen(nn.Bidirectional(nn.RNN(nn.GRUCell(H)), nn.RNN(nn.GRUCell(H))))
+    if kind == "keras states":
+        return of_keras(keras.layers.Bidirectional(keras.layers.LSTM(H)))
+    first, second = (keras.layers.Bidirectional(keras.layers.GRU(H, return_sequences=True)) for _ in range(2))
+    return of_keras(keras.Sequential([keras.Input((T, N)), first, second]))
+
+
+@pytest.mark.parametrize(("kind", "nodes"), {"nnx": 4, "linen": 4, "keras states": 4, "keras stacked": 7}.items())
+def test_both_directions_are_one_node(kind, nodes):
+    layer = bidirectional(kind)
+    x = jax.ShapeDtypeStruct((B, T, N), jnp.float32)
+    standard = jax2onnx.to_onnx(layer, [x], target="onnx")
+    check_valid(standard)
+    assert len(standard.graph.node) == nodes
+    assert {"LSTM", "GRU"} & set(ops(standard.graph))
+    model = check(layer, normal(B, T, N), dims=[("B", T, N)])
+    check_run(model, layer, hurting(B, T, N, batch=0), rtol=1e-4, atol=1e-5)
+    for batch in (0, 1):
+        check_run(model, layer, normal(batch, T, N))
+
+
+def test_both_directions_with_first_states():
+    def layer(x: Any, h: Any) -> Any:
+        def run(h: Any, **options: Any) -> Any:
+            def step(state: Any, x: Any) -> Any:
+                i, f, g, o = gates(x, state[0])
+                c = sigmoid(f) * state[1] + sigmoid(i) * jnp.tanh(g)
+                h = sigmoid(o) * jnp.tanh(c)
+                return (h, c), h
+
+            return lax.scan(step, (h, h * 2), x, **options)[1]
+
+        return jnp.concatenate([run(h), run(-h, reverse=True)], -1)
+
+    model = check(layer, normal(T, B, N), normal(B, H))
+    assert ops(model.graph).count("LSTM") == 1
+    check_run(model, layer, hurting(T, B, N, batch=1), normal(B, H), rtol=1e-4, atol=1e-5)
+    check_run(model, layer, normal(T, B, N), normal(B, H) * np.float32(np.nan))
+
+
 def test_a_reversed_array_whose_result_is_not_reversed_stays():
     layer = of_linen(nn.RNN(nn.GRUCell(H)))
     model = check(lambda x: layer(x[:, ::-1]), normal(B, T, N))
