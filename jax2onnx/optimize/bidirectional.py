@@ -25,7 +25,7 @@ class Moved(NamedTuple):
     """A result of a recurrent network, with its axes in another order and without the axis of directions."""
 
     network: ir.Node
-    index: int
+    position: int
     axes: str
 
 
@@ -38,12 +38,12 @@ def run_in_both_directions(r: Rewriter, node: ir.Node) -> ir.Value | None:
     forwards, backwards = map(_moved_result, node.inputs)
     if forwards is None or backwards is None or forwards[1:] != backwards[1:] or not forwards.axes.endswith("H"):
         return None
-    made = _both(r, forwards.network, backwards.network, forwards.index)
+    made = _both(r, forwards.network, backwards.network, forwards.position)
     if made is None:
         return None
-    result = made.outputs[forwards.index]
+    result = made.outputs[forwards.position]
     order = forwards.axes[:-1] + "DH"
-    perm = [RESULTS[forwards.index].index(axis) for axis in order]
+    perm = [RESULTS[forwards.position].index(axis) for axis in order]
     shape = [dims(result)[i] for i in perm]
     target, _ = reshape_operand(shape, dims(y))
     if target is None:
@@ -62,11 +62,11 @@ def _moved_result(value: ir.Value | None) -> Moved | None:
     if network is None or value is None or only_user(value) is None:
         return None
     used = [v for v in network.outputs if v.uses() or v.is_graph_output()]
-    index = list(network.outputs).index(value)
-    axes: str | None = RESULTS[index]
+    position = list(network.outputs).index(value)
+    axes: str | None = RESULTS[position]
     for move in reversed(moves):
         axes = _axes_after(move, axes) if axes is not None else None
-    return Moved(network, index, axes) if used == [value] and axes is not None and "D" not in axes else None
+    return Moved(network, position, axes) if used == [value] and axes is not None and "D" not in axes else None
 
 
 def _axes_after(move: ir.Node, axes: str) -> str | None:
@@ -82,8 +82,8 @@ def _axes_after(move: ir.Node, axes: str) -> str | None:
     return axes.replace("D", "")
 
 
-def _both(r: Rewriter, forwards: ir.Node, backwards: ir.Node, index: int) -> ir.Node | None:
-    """One node for two, which gives the results up to `index`."""
+def _both(r: Rewriter, forwards: ir.Node, backwards: ir.Node, position: int) -> ir.Node | None:
+    """One node for two, which gives the results up to that at `position`."""
     settings = [
         {name: a.value for name, a in n.attributes.items() if name != "direction"} for n in (forwards, backwards)
     ]
@@ -109,7 +109,7 @@ def _both(r: Rewriter, forwards: ir.Node, backwards: ir.Node, index: int) -> ir.
     shape = [steps, 2, batch, size]
     made = r.op(forwards.op_type, *inputs, like=y, shape=shape, direction="bidirectional", **settings[0]).producer()
     assert made is not None
-    made.resize_outputs(index + 1)
+    made.resize_outputs(position + 1)
     for state in made.outputs[1:]:
         state.shape, state.type = ir.Shape([2, *list(y.shape)[2:]]), y.type  # type: ignore[arg-type]
     return made

@@ -92,7 +92,9 @@ def pick_from_the_other_end(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, y, index = node.inputs[0], node.outputs[0], scalar(node.inputs[1])
     flip = producer(x, "Slice")
     axis = flipped_axis(flip)
-    if flip is None or x is None or index is None or axis != attribute(node, "axis", 0) % len(dims(x)):
+    if flip is None or x is None or index is None or axis is None:
+        return None
+    if axis != attribute(node, "axis", 0) % len(dims(x)):
         return None
     size = int(dims(x)[axis])
     if not -size <= index < size:
