@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax2onnx import compat
 from jax2onnx.decompose.reduce import Combine, elementwise, identity, monoid_of
 from jax2onnx.decompose.registry import decomposes
+from jax2onnx.padding import auto_pad, is_known
 
 
 class Windows(NamedTuple):
@@ -160,11 +161,12 @@ def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
     pooled = [i for i, (size, stride) in enumerate(zip(w.sizes, w.strides, strict=True)) if (size, stride) != (1, 1)]
     padded = [i for i, pair in enumerate(w.padding) if any(not isinstance(p, int) or p != 0 for p in pair)]
     along = zip(x.shape, w.sizes, w.window_dilation, w.padding, strict=True)
+    same = None if is_known(w.padding) else auto_pad(x.shape, w.sizes, w.strides, w.window_dilation, w.padding)
     return not (
         x.dtype in (np.float32, np.float64, np.float16, jnp.bfloat16)
         and 1 <= len(pooled) <= 3
         and set(padded) <= set(pooled)
-        and all(_windows_touch(*axis) for axis in along)
+        and (same is not None or all(_windows_touch(*axis) for axis in along))
         and all(d == 1 for d in w.base_dilation)
         and all(isinstance(d, int) and d > 0 for d in w.sizes)
     )
@@ -181,8 +183,11 @@ def _windows_touch(n: Any, size: int, dilation: int, padding: tuple[Any, Any]) -
 
 
 def is_no_average_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
-    """Whether AveragePool cannot do it: it has no dilation before opset 19."""
-    return is_no_pool(avals, params) or any(d != 1 for d in windows(**params).window_dilation)
+    """Whether AveragePool cannot do it: it has no dilation before opset 19, and float64 only with known padding."""
+    w = windows(**params)
+    if avals[0].dtype == np.float64 and not is_known(w.padding):
+        return True
+    return is_no_pool(avals, params) or any(d != 1 for d in w.window_dilation)
 
 
 decomposes(lax.reduce_window_sum_p, when=is_no_average_pool)(_monoid_windows(lax.add_p))

@@ -16,6 +16,7 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.shape import pad
+from jax2onnx.padding import auto_pad, is_known, without_needless
 
 
 @lowers(lax.conv_general_dilated_p)
@@ -81,8 +82,15 @@ def _conv(
     groups: int,
     shape: tuple[Any, ...],
 ) -> Val:
-    known = all(isinstance(p, int) and p >= 0 for pair in padding for p in pair)
-    if not known or any(d != 1 for d in lhs_dilation):
+    same = None
+    if not is_known(padding) and set(lhs_dilation) == {1}:
+        space, window = x.shape[2:], kernel.shape[2:]
+        padding = without_needless(space, window, strides, padding)
+        if not is_known(padding) and x.dtype != np.float64:  # which runtimes write out, with padding that is known
+            same = auto_pad(space, window, strides, rhs_dilation, padding)
+    if same is not None:
+        padding = [(0, 0)] * len(padding)
+    elif not is_known(padding) or any(d != 1 for d in lhs_dilation):
         # Padding that is negative, computed, or between elements is a step of its own.
         config = [(0, 0, 0), (0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in zip(padding, lhs_dilation, strict=True))]
         x = pad(g, x, g.const(np.zeros((), x.dtype)), padding_config=config)
@@ -94,6 +102,7 @@ def _conv(
         kernel,
         kernel_shape=kernel.shape[2:] if is_static(kernel.shape[2:]) else None,
         strides=tuple(strides) if set(strides) != {1} else None,
+        auto_pad=same,
         pads=tuple(pads) if any(pads) else None,
         dilations=tuple(rhs_dilation) if set(rhs_dilation) != {1} else None,
         group=groups if groups != 1 else None,

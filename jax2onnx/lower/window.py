@@ -10,6 +10,7 @@ from jax import lax
 
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
+from jax2onnx.padding import auto_pad, is_known
 
 
 @lowers(lax.reduce_window_max_p)
@@ -38,7 +39,7 @@ def _pool(
     *,
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
+    padding: Sequence[tuple[Any, Any]],
     window_dilation: Sequence[int],
     **_: Any,
 ) -> Val:
@@ -52,16 +53,21 @@ def _pool(
     # Two axes are batch and channels; more are merged, missing ones have size 1.
     front = (1, 1, *kept)[-2:] if len(kept) <= 2 else (kept[0], math.prod(kept[1:]))
     operand = g.reshape(moved, (*front, *(x.shape[i] for i in space)))
-    pads = [padding[i][0] for i in space] + [padding[i][1] for i in space]
-    dilations = [window_dilation[i] for i in space]
+    size, strides, dilations = (
+        [along[i] for i in space] for along in (window_dimensions, window_strides, window_dilation)
+    )
+    around = [padding[i] for i in space]
+    same = None if is_known(around) else auto_pad([x.shape[i] for i in space], size, strides, dilations, around)
+    pads = [0] if same else [lo for lo, _ in around] + [hi for _, hi in around]
     pooled = g.op(
         op_type,
         operand,
-        kernel_shape=[window_dimensions[i] for i in space],
-        strides=[window_strides[i] for i in space],
+        kernel_shape=size,
+        strides=strides,
+        auto_pad=same,
         pads=pads if any(pads) else None,
         dilations=dilations if set(dilations) != {1} else None,
-        count_include_pad=1 if op_type == "AveragePool" and any(pads) else None,
+        count_include_pad=1 if op_type == "AveragePool" and (same or any(pads)) else None,
         out=((*front, *(shape[i] for i in space)), x.dtype),
     )
     moved_back = g.reshape(pooled, tuple(shape[i] for i in perm))

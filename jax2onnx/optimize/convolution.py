@@ -130,6 +130,8 @@ def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if any(low[:2]) or any(high[:2]):
         return None
     attributes = _attributes(node)
+    if "auto_pad" in attributes:  # depends on the size before
+        return None
     old = attributes.get("pads", [0] * (2 * (rank - 2)))
     merged = [a + b for a, b in zip(old, [*low[2:], *high[2:]], strict=True)]
     if node.op_type != "Conv":

@@ -26,6 +26,34 @@ def test_convolution(strides, padding, dilation):
     check_at_sizes(f, IMAGE, **large_enough, rtol=1e-5, atol=1e-5)
 
 
+def test_same_padding_with_strides_takes_no_arithmetic():
+    wide, narrow = floats(3, 2, 3, 4), floats(1, 1, 3, 4)
+
+    def f(x):
+        conv = lambda kernel, *args: lax.conv_general_dilated(x, kernel, *args, dimension_numbers=NHWC)  # noqa: E731
+        window = (1, 3, 2, 1), (1, 2, 2, 1)
+        return (
+            conv(wide, (2, 2), "SAME"),
+            conv(wide, (3, 1), "SAME_LOWER"),
+            conv(narrow, (2, 3), "SAME"),
+            lax.reduce_window(x, -jnp.inf, lax.max, *window, "SAME"),
+            lax.reduce_window(x, 0.0, lax.add, *window, "SAME_LOWER"),
+        )
+
+    model = check_at_sizes(f, IMAGE, empty="B", rtol=1e-5, atol=1e-5)
+    operators = {node.op_type for node in model.graph.node}
+    assert operators == {"Conv", "MaxPool", "AveragePool", "Mul", "Transpose"}
+    # A window that is smaller than its stride, and one that is dilated, are padded by what is computed.
+    conv = lambda *args: lax.conv_general_dilated(*args, dimension_numbers=NHWC)  # noqa: E731
+    check_at_sizes(
+        lambda x: (conv(x, wide, (1, 3), "SAME"), conv(x, wide, (2, 2), "SAME", None, (1, 2))), IMAGE, empty="B",
+        rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+    double = "f64[B,H,W,3]"
+    check_at_sizes(lambda x: (conv(x, wide.astype(x.dtype), (2, 2), "SAME"), nnx.max_pool(x, (3, 3), (2, 2), "SAME"),
+                              nnx.avg_pool(x, (3, 3), (2, 2), "SAME")), double, empty="B")  # fmt: skip
+
+
 def test_convolutions_with_explicit_padding():
     def f(x):
         conv = lambda *args, **kw: lax.conv_general_dilated(x, K3, *args, dimension_numbers=NHWC, **kw)  # noqa: E731
