@@ -32,7 +32,11 @@ def fft(x: Any, *, fft_type: FftType, fft_lengths: tuple) -> Any:
     if not all(isinstance(n, int) for n in fft_lengths):
         lengths = ", ".join(map(str, fft_lengths))
         raise UnsupportedError(f"A Fourier transform needs a length that is a number, as in JAX itself, not {lengths}.")
-    last = (x.re if isinstance(x, Complex) else x).ndim - 1
+    part = x.re if isinstance(x, Complex) else x
+    if 0 in fft_lengths:
+        zeros = lax.full_like(part, 0, shape=(*part.shape[: -len(fft_lengths)], *fft_lengths))
+        return zeros if fft_type == FftType.IRFFT else Complex(zeros, zeros)
+    last = part.ndim - 1
     axes = {last - i: n for i, n in enumerate(reversed(fft_lengths))}
     others = {axis: n for axis, n in axes.items() if axis != last}
     forward = fft_type in (FftType.FFT, FftType.RFFT)

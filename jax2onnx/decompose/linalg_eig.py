@@ -34,17 +34,41 @@ def eig(a: Array, *, compute_left_eigenvectors: bool, compute_right_eigenvectors
         empty = jnp.zeros((0, 0), dtype)
         return [jnp.zeros((0,), dtype), *[empty] * (compute_left_eigenvectors + compute_right_eigenvectors)]
     a, scale = scaled(a)
+    a, d = balanced(a)
     t, z, ok = quasi_triangular(a, vectors)
     t, z = split_blocks(t, z) if n > 1 else (t.astype(dtype), z.astype(dtype))
     w = diagonal(t)
     results = [nan_unless(ok, w * scale.astype(dtype))]
     if compute_left_eigenvectors:  # the right ones of t^H, which is upper triangular if read backwards
         left = _triangular_eigenvectors(adjoint(t)[::-1, ::-1])[::-1, ::-1]
-        results.append(nan_unless(ok, _normalised(z @ left, w, is_real)))
+        results.append(nan_unless(ok, _normalised((z @ left) / d, w, is_real)))
     if compute_right_eigenvectors:
         right = _triangular_eigenvectors(t)
-        results.append(nan_unless(ok, _normalised(z @ right, w, is_real)))
+        results.append(nan_unless(ok, _normalised((z @ right) * d, w, is_real)))
     return results
+
+
+def balanced(a: Array) -> tuple[Array, Array]:
+    """(d^-1 a d, d) for the diagonal matrix d that makes each row about as large as its column; d is a column here.
+
+    Otherwise rounding errors of the largest entries hide eigenvalues that depend on the smallest ones. The entries of d
+    are powers of two: nothing is rounded.
+    """
+    n = a.shape[0]
+    sizes = jnp.where(jnp.eye(n, dtype=bool), 0, abs(a))
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        i, exponents, _ = state
+        current = sizes * jnp.exp2(exponents[None, :] - exponents[:, None])
+        change = 0.25 * (jnp.log2(current.sum(1)) - jnp.log2(current.sum(0)))  # row and column both move, in a pair
+        change = jnp.where(abs(change) < jnp.inf, change, 0)
+        return i + 1, exponents + change, jnp.max(abs(change))
+
+    start = (jnp.int32(0), jnp.zeros(n, sizes.dtype), jnp.full((), jnp.inf, sizes.dtype))
+    exponents = jnp.round(lax.while_loop(lambda state: (state[0] < 100) & (state[2] > 0.25), step, start)[1])
+    ratios = jnp.exp2(exponents[None, :] - exponents[:, None])
+    d = jnp.exp2(exponents - jnp.max(exponents))[:, None]
+    return a * ratios.astype(a.dtype), d.astype(jnp.result_type(a.dtype, jnp.complex64))
 
 
 def _triangular_eigenvectors(t: Array) -> Array:

@@ -227,6 +227,18 @@ def test_eig(n, dtype):
     assert sorted(distance.argmin(0)) == list(range(n))
 
 
+def test_eig_of_badly_scaled_matrices():
+    """The small eigenvalues of a matrix in mixed units are as accurate as those in equal units."""
+    a = random(8, 8)
+    d = 10.0 ** np.array([0, 3, -4, 2, -1, 5, -3, 1])
+    w, left, right = eig(((a / d) * d[:, None]).astype(np.float32))
+    expected = np.linalg.eigvals(a)
+    assert np.abs(w[:, None] - expected).min(0).max() <= 1e-5 * np.abs(expected).max()
+    for m, units, v, values in ((a, d, right, w), (a.T, 1 / d, left, w.conj())):
+        v = v / units[:, None]  # the vectors in equal units
+        assert (np.abs(m @ v - v * values).max(0) <= 1e-4 * np.abs(v).max(0)).all()
+
+
 def test_eigenvalues_only():
     a = random(3, 3)
     (w,) = eig(a, left=False, right=False)
