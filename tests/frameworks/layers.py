@@ -109,6 +109,21 @@ def resized(inputs: Sequence[Any], size: int) -> list[Any]:
     return jax.tree.map(lambda x: np.resize(x, (size, *x.shape[1:])), list(inputs))
 
 
+def with_gradients(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn(params, *inputs)` as a training step has it: its results, and how their squares depend on the parameters."""
+
+    def step(params: Any, *inputs: Any) -> Any:
+        def loss(params: Any) -> Any:
+            results = fn(params, *inputs)
+            floats = [r for r in jax.tree.leaves(results) if jax.numpy.issubdtype(r.dtype, np.floating)]
+            return sum((jax.numpy.sum(r.astype(np.float32) ** 2) for r in floats), jax.numpy.float32(0)), results
+
+        (_, results), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+        return results, gradients
+
+    return step
+
+
 def public_classes(module: ModuleType, base: type) -> set[str]:
     """The names of the public classes of a module that are derived from `base`."""
     return {

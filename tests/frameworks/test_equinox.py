@@ -23,6 +23,7 @@ from tests.frameworks.layers import (
     name_of,
     normal,
     public_classes,
+    with_gradients,
 )
 from tests.helpers import check, check_run, quick
 
@@ -122,6 +123,17 @@ def test_layer(case: Layer) -> None:
     one = jax.tree.map(lambda x: x[0], list(case.inputs))
     check_export(module, module, one, batched=False)
     check_export(jax.vmap(module), jax.vmap(module), case.inputs)
+
+
+@pytest.mark.parametrize("case", quick([c for c in LAYERS if c.name in ("MLP", "LayerNorm")], LAYERS), ids=name_of)
+def test_gradients_of_layer(case: Layer) -> None:
+    params, static = eqx.partition(made(case.make), eqx.is_inexact_array)
+    leaves, tree = jax.tree.flatten(params)
+
+    def call(leaves: Any, *inputs: Any) -> Any:
+        return jax.vmap(eqx.combine(jax.tree.unflatten(tree, leaves), static))(*inputs)
+
+    check(with_gradients(call), leaves, *case.inputs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("inference", [True, False], ids=["inference", "training"])

@@ -23,8 +23,9 @@ from tests.frameworks.layers import (
     name_of,
     normal,
     public_classes,
+    with_gradients,
 )
-from tests.helpers import check, check_run, check_valid
+from tests.helpers import check, check_run, check_valid, quick
 
 
 def of(make: Callable[..., Any], *args: Any, call: Any = dict, **kwargs: Any) -> Callable[[], Any]:
@@ -107,6 +108,14 @@ LAYERS = [
     layer("VectorQuantizerEMA", of(lambda: lambda x: hk.nets.VectorQuantizerEMA(3, 5, 0.25, 0.9)(x, False)), (2, 4, 3)),
 ]  # fmt: skip
 
+TRAINING = [
+    layer("BatchNorm", of(hk.BatchNorm, True, True, 0.9, call=lambda: {"is_training": True}), IMAGE),
+    layer("SpectralNorm", of(hk.SpectralNorm, call=lambda: {"update_stats": True}), (3, 4)),
+    layer("VectorQuantizer", of(lambda: lambda x: hk.nets.VectorQuantizer(3, 5, 0.25)(x, True)), (2, 4, 3)),
+    layer("VectorQuantizerEMA", of(lambda: lambda x: hk.nets.VectorQuantizerEMA(3, 5, 0.25, 0.9)(x, True)), (2, 4, 3)),
+    layer("MLP", of(hk.nets.MLP, [4, 2], call=lambda: {"dropout_rate": 0.5, "rng": hk.next_rng_key()}), (2, 3)),
+]  # fmt: skip
+
 NOT_LAYERS = {
     "RNNCore": "abstract",
     "EMAParamsTree": "of parameters, see test_trees_of_parameters",
@@ -133,6 +142,22 @@ def test_layer(case: Layer) -> None:
         return transformed.apply(params, state, None, *inputs)
 
     check_export((transformed, params, state), reference, case.inputs, batched=case.batched)
+
+
+def in_training(case: Layer) -> str:
+    return f"{case.name}, {'in training' if case in TRAINING else 'as above'}"
+
+
+@pytest.mark.parametrize("case", quick(TRAINING[:4], [*TRAINING, *LAYERS]), ids=in_training)
+def test_gradients_of_layer(case: Layer) -> None:
+    """Results, new state, gradients."""
+    transformed = hk.transform_with_state(case.make())
+    params, state = filled(transformed, *case.inputs)
+
+    def call(params: Any, state: Any, *inputs: Any) -> Any:
+        return transformed.apply(params, state, jax.random.key(2), *inputs)
+
+    check(with_gradients(call), params, state, *case.inputs, rtol=1e-4, atol=1e-4)
 
 
 def test_every_public_layer_is_here() -> None:

@@ -27,8 +27,9 @@ from tests.frameworks.layers import (
     name_of,
     normal,
     public_classes,
+    with_gradients,
 )
-from tests.helpers import check, check_valid
+from tests.helpers import check, check_valid, quick
 
 
 def export(model: Any, inputs: Any, path: Path, **options: Any) -> onnx.ModelProto:
@@ -375,6 +376,22 @@ def test_layer(case: Layer) -> None:
     check(stateless(module), *case.inputs, dims=keras.tree.map_structure(any_batch, list(case.inputs)))
 
 
+TRAINED_QUICKLY = ["BatchNormalization", "Dropout", "SpectralNormalization", "MultiHeadAttention"]
+
+
+@pytest.mark.parametrize("case", quick([c for c in LAYERS if c.name in TRAINED_QUICKLY], LAYERS), ids=name_of)
+def test_layer_in_training(case: Layer) -> None:
+    """A step: all variables in, batch statistics and seeds among them; results, new variables and gradients out."""
+    module = built(case)
+    training = {"training": True} if "training" in inspect.signature(module.call).parameters else {}
+
+    def call(trainable: Any, others: Any, *inputs: Any) -> Any:
+        return module.stateless_call(trainable, others, *inputs, **training)
+
+    variables = [[v.value for v in some] for some in (module.trainable_variables, module.non_trainable_variables)]
+    check(with_gradients(call), *variables, *case.inputs, rtol=1e-4, atol=1e-4)
+
+
 def stateless(module: Any) -> Callable[..., Any]:
     """The layer as a function: some draw a seed also in inference, which must not end in the layer."""
 
@@ -404,6 +421,32 @@ def test_augmentation_in_inference() -> None:
     modules = {name: getattr(layers, name)(*args) for name, args in AUGMENTATIONS.items()}
     call = stateless(lambda x: {name: module(x, training=False) for name, module in modules.items()})
     check(call, np.abs(normal(*IMAGE)) % 1)
+
+
+NOT_TRACEABLE = {
+    "RandomCrop": "slices by numbers that it draws: JAX cannot trace it",
+    "RandomElasticTransform": "asks for the value of what it draws: JAX cannot trace it",
+    "AugMix": "chooses with Python's random numbers, anew each time that it is traced",
+    "RandAugment": "chooses with Python's random numbers, anew each time that it is traced",
+}
+
+
+@pytest.mark.parametrize("name", quick(["RandomFlip", "RandomContrast"], AUGMENTATIONS.keys() - NOT_TRACEABLE.keys()))
+def test_augmentation_in_training(name: str) -> None:
+    """The seed goes in and out, and the same numbers are drawn."""
+    module = getattr(layers, name)(*AUGMENTATIONS[name], seed=3)
+    module.build(IMAGE)
+    seeds = module.non_trainable_variables
+
+    def call(values: Any, inputs: Any) -> Any:
+        with keras.StatelessScope(zip(seeds, values, strict=True)) as scope:
+            outputs = module(inputs, training=True)
+        return outputs, [scope.get_current_value(seed) for seed in seeds]
+
+    image = np.abs(normal(*IMAGE)) % 1
+    mixed = {"images": image, "labels": np.eye(2, dtype=np.float32)}
+    inputs = mixed if name in ("CutMix", "MixUp") else image
+    check(call, [seed.value for seed in seeds], inputs, rtol=1e-4, atol=1e-4)
 
 
 # What needs TensorFlow or PyTorch, and what is only there to be derived from.

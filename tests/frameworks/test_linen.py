@@ -23,8 +23,9 @@ from tests.frameworks.layers import (
     name_of,
     normal,
     public_classes,
+    with_gradients,
 )
-from tests.helpers import check, check_run, check_valid
+from tests.helpers import check, check_run, check_valid, quick
 
 
 def of(module: nn.Module, **kwargs: Any) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
@@ -95,6 +96,17 @@ LAYERS = [
     layer("NANOOFp8DotGeneralOp", of(nn.Dense(4, dot_general_cls=nn.NANOOFp8DotGeneralOp)), (2, 3)),
 ]  # fmt: skip
 
+TRAINING = [
+    layer("BatchNorm", of(nn.BatchNorm(use_running_average=False)), IMAGE),
+    layer("BatchNorm plain", of(nn.BatchNorm(False, use_scale=False, use_bias=False)), (2, 3)),
+    layer("SpectralNorm", of(nn.SpectralNorm(nn.Dense(4)), update_stats=True), (2, 3)),
+    layer("Dropout", of(nn.Dropout(0.5, broadcast_dims=(1,), deterministic=False)), (2, 5, 3)),
+    layer("SelfAttention", of(nn.SelfAttention(2, dropout_rate=0.5, deterministic=False)), (2, 5, 4)),
+    layer("MultiHeadAttention", of(nn.MultiHeadAttention(2, dropout_rate=0.5, broadcast_dropout=False,
+          deterministic=False)), (2, 5, 4)),
+    layer("RNN", of(nn.RNN(nn.GRUCell(4), split_rngs={"params": False, "dropout": True})), SEQUENCE),
+]  # fmt: skip
+
 NOT_LAYERS = {
     "RNNCellBase": "abstract",
     "Fp8DotGeneral": "Fp8DirectDotGeneralOp under its old name",
@@ -118,6 +130,24 @@ def test_layer(case: Layer) -> None:
         target = (module, variables)
     reference = functools.partial(module.apply, variables, **kwargs)
     check_export(target, reference, case.inputs, batched=case.batched)
+
+
+def in_training(case: Layer) -> str:
+    return f"{case.name}, {'in training' if case in TRAINING else 'as above'}"
+
+
+@pytest.mark.parametrize("case", quick(TRAINING[:4], [*TRAINING, *LAYERS]), ids=in_training)
+def test_gradients_of_layer(case: Layer) -> None:
+    """Results, new state, gradients."""
+    module, kwargs = case.make()
+    variables = variables_of(module, *case.inputs, **kwargs)
+    params = variables.pop("params", {})
+
+    def call(params: Any, state: Any, *inputs: Any) -> Any:
+        rngs = {"dropout": jax.random.key(3)}
+        return module.apply({"params": params, **state}, *inputs, **kwargs, mutable=["batch_stats"], rngs=rngs)
+
+    check(with_gradients(call), params, variables, *case.inputs, rtol=1e-4, atol=1e-4)
 
 
 def test_every_public_layer_is_here() -> None:

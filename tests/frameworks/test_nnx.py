@@ -23,8 +23,9 @@ from tests.frameworks.layers import (
     name_of,
     normal,
     public_classes,
+    with_gradients,
 )
-from tests.helpers import check, check_run
+from tests.helpers import check, check_run, quick
 
 
 def rngs() -> nnx.Rngs:
@@ -175,7 +176,12 @@ def test_function(case: Layer) -> None:
 TRAINED = ("BatchNorm", "SpectralNorm", "Dropout", "MultiHeadAttention", "WeightNorm", "RNN")
 
 
-@pytest.mark.parametrize("case", [c for c in LAYERS if c.name.split()[0] in TRAINED], ids=name_of)
+TRAINED_CASES = [c for c in LAYERS if c.name.split()[0] in TRAINED]
+
+
+@pytest.mark.parametrize(
+    "case", quick([c for c in TRAINED_CASES if c.name in TRAINED[:-1]], TRAINED_CASES), ids=name_of
+)
 def test_layer_in_training(case: Layer) -> None:
     """Batch statistics as they are computed, dropout with the layer's own key, and the new state as an output."""
     module = made(case.make)
@@ -183,6 +189,21 @@ def test_layer_in_training(case: Layer) -> None:
     run, state = step(module)
     check_run(jax2onnx.to_onnx(module, list(case.inputs)), pure(module), *case.inputs)
     check(lambda *args: run(state, *args), *case.inputs)
+
+
+@pytest.mark.parametrize("case", quick([c for c in LAYERS if c.name in ("BatchNorm", "LoRA")], LAYERS), ids=name_of)
+def test_gradients_of_layer(case: Layer) -> None:
+    """In training: results, new state, gradients."""
+    module = made(case.make)
+    module.train()
+    graph, params, rest = nnx.split(module, nnx.Param, ...)
+    leaves, tree = jax.tree.flatten(params)
+
+    def call(leaves: Any, *args: Any) -> Any:
+        copy = nnx.merge(graph, jax.tree.unflatten(tree, leaves), rest, copy=True)
+        return copy(*args), nnx.to_pure_dict(nnx.state(copy, nnx.Not(nnx.Any(nnx.Param, nnx.RngState))))
+
+    check(with_gradients(call), leaves, *case.inputs, rtol=1e-4, atol=1e-4)
 
 
 def test_every_public_layer_is_here() -> None:
