@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -197,8 +198,12 @@ def callback_module(params: dict[str, Any]) -> str:
 def own_definition(primitive: core.Primitive) -> Callable[..., Any] | None:
     """How a primitive that is not one of JAX's own says it is computed, in JAX; None if it does not.
 
-    JAX's own are executed by compiling them, which says nothing about how.
+    JAX's own are executed by compiling them, which says nothing about how. Those for sparse arrays have a definition
+    next to them, which is not public, in a module that is there if they are used.
     """
+    sparse = vars(sys.modules.get(f"jax.experimental.sparse.{primitive.name.partition('_')[0]}", core))
+    if sparse.get(f"{primitive.name}_p") is primitive:
+        return sparse[f"_{primitive.name}_impl"]
     impl = inner = primitive.__dict__.get("impl")
     while isinstance(inner, functools.partial):
         inner = inner.func
