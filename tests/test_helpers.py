@@ -77,3 +77,19 @@ def test_the_known_fault_of_data_propagation_is_not_held_against_a_model():
         check_valid(outer_product(np.arange(3), np.arange(4), [3, 5]))
     with pytest.raises(shape_inference.InferenceError, match="differ"):
         check_valid(outer_product(np.arange(3), np.arange(3), [3]))
+
+
+def test_nor_that_it_takes_a_row_of_a_matrix_for_one_number():
+    constants = {"front": [0], "row": 0, "second": 1}
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "front"], ["matrix"]),
+        helper.make_node("Gather", ["matrix", "row"], ["vector"]),
+        helper.make_node("Gather", ["vector", "second"], ["y"]),
+    ]
+    types = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in (("x", [2]), ("y", []))]
+    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", types[:1], types[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    with pytest.raises(shape_inference.InferenceError, match="indices must be in"):
+        shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    check_valid(model)

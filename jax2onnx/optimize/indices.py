@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -29,11 +30,14 @@ MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
 @RULES.rewrites("Clip")
 def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Clip(i < 0 ? i + n : i, 0, n - 1) is, where it is only an index along an axis of size n, Clip(i, -n, n - 1)."""
-    if len(node.inputs) != 3 or scalar(node.inputs[1]) != 0 or scalar(node.inputs[2]) is None:
+    if len(node.inputs) != 3 or scalar(node.inputs[1]) != 0:
         return None
-    x, y = node.inputs[0], node.outputs[0]
+    x, y, high = node.inputs[0], node.outputs[0], node.inputs[2]
+    last = _size(high)
+    if last is None or high is None:
+        return None
     assert x is not None and x.dtype is not None
-    size = int(scalar(node.inputs[2])) + 1
+    size = Size(last.name, last.number + 1)
     way: list[ir.Node] = []
     value = x
     while (move := producer(value, *MOVES)) is not None:
@@ -48,10 +52,45 @@ def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | Non
         if use.node.op_type == "Equal":
             use.node.replace_input_with(1 - use.idx, index)
     dtype = x.dtype.numpy()
-    return r.op("Clip", index, r.const(-size, dtype), node.inputs[2], like=y)
+    low = r.op("Sub", r.const(-1, dtype), high, like=high) if size.name else r.const(-size.number, dtype)
+    return r.op("Clip", index, low, high, like=y)
 
 
-def _before_wrapping(value: ir.Value, size: int) -> ir.Value | None:
+class Size(NamedTuple):
+    """The size of an axis: a number, and the name of what is to be added to it ("" for nothing)."""
+
+    name: str
+    number: int
+
+
+def _size_of_axis(dim: int | str) -> Size:
+    if isinstance(dim, int):
+        return Size("", dim)
+    sum_of_both = re.fullmatch(r"(.+) ([+-]) (\d+)", dim)
+    return Size(sum_of_both[1], int(sum_of_both[2] + sum_of_both[3])) if sum_of_both else Size(dim, 0)
+
+
+def _size(value: ir.Value | None) -> Size | None:
+    """The size that a value of one element is: a known number, or what Shape says of an axis, and a number more."""
+    number = scalar(value)
+    if number is not None:
+        return Size("", int(number))
+    node = producer(value, "Shape", "Add", "Sub", *MOVES)
+    if node is None or node.inputs[0] is None:
+        return None
+    if node.op_type == "Shape":
+        axes = dims(node.inputs[0])[attribute(node, "start", 0) : attribute(node, "end")]
+        return _size_of_axis(axes[0]) if len(axes) == 1 else None
+    size = _size(node.inputs[0])
+    if node.op_type in MOVES or size is None:
+        return size
+    more = scalar(node.inputs[1])
+    if more is None:
+        return None
+    return Size(size.name, size.number + int(more if node.op_type == "Add" else -more))
+
+
+def _before_wrapping(value: ir.Value, size: Size) -> ir.Value | None:
     """The index i if `value` is i < 0 ? i + size : i."""
     where = producer(value, "Where")
     if where is None:
@@ -60,11 +99,11 @@ def _before_wrapping(value: ir.Value, size: int) -> ir.Value | None:
     if less is None or add is None or index is None:
         return None
     is_negative = less.inputs[0] is index and scalar(less.inputs[1]) == 0
-    is_shifted = any(a is index and scalar(b) == size for a, b in (add.inputs, add.inputs[::-1]))
+    is_shifted = any(a is index and _size(b) == size for a, b in (add.inputs, add.inputs[::-1]))
     return index if is_negative and is_shifted else None
 
 
-def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: int) -> bool:
+def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: Size) -> bool:
     """Is `value` used for nothing but as an index along an axis of this size, and to see whether it was clipped?"""
     if value.is_graph_output() or not value.uses():
         return False
@@ -73,9 +112,10 @@ def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: int) ->
         assert data is not None
         match node.op_type:
             case "Gather" | "GatherElements" | "ScatterElements" if i == 1:
-                fits = dims(data)[attribute(node, "axis", 0)] == size
+                fits = _size_of_axis(dims(data)[attribute(node, "axis", 0)]) == size
             case "GatherND" | "ScatterND" if i == 1:
-                fits = dims(value)[-1] == 1 and dims(data)[attribute(node, "batch_dims", 0)] == size
+                axis = dims(data)[attribute(node, "batch_dims", 0)]
+                fits = dims(value)[-1] == 1 and _size_of_axis(axis) == size
             case "Equal":
                 fits = unclipped is not None and node.inputs[1 - i] is unclipped
             case "Compress" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" if i == 0:
@@ -91,25 +131,32 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     return {name: a.value for name, a in node.attributes.items()}
 
 
-@RULES.rewrites("Gather")
+@RULES.rewrites("Gather", given=first("Concat"))
 def pick_from_concatenation(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Just the elements that one part of a Concat consists of: that part."""
-    x, y = node.inputs[0], node.outputs[0]
-    wanted, concat = integers(node.inputs[1]), producer(x, "Concat")
-    if concat is None or wanted is None or len(dims(node.inputs[1])) != 1:  # type: ignore[arg-type]
+    """Just the elements that one part of a Concat consists of: that part. One element: from the part that has it."""
+    x, index, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    wanted, concat = integers(index), producer(x, "Concat")
+    if x is None or index is None or concat is None or wanted is None or len(dims(index)) > 1:
         return None
-    axis = attribute(concat, "axis") % len(dims(y))
-    if attribute(node, "axis", 0) % len(dims(y)) != axis:
+    rank = len(dims(x))
+    axis, length = attribute(concat, "axis") % rank, dims(x)[attribute(concat, "axis")]
+    if attribute(node, "axis", 0) % rank != axis or not isinstance(length, int):
         return None
-    first = 0
+    places = [i % length for i in wanted if -length <= i < length]
+    if len(places) != len(wanted):
+        return None
+    start = 0
     for part in concat.inputs:
         assert part is not None
         size = dims(part)[axis]
-        if not isinstance(size, int):
-            return None
-        if list(wanted) == list(range(first, first + size)):
+        assert isinstance(size, int)
+        if len(dims(index)) == 1 and places == list(range(start, start + size)):
             return part
-        first += size
+        if len(dims(index)) == 0 and start <= places[0] < start + size:
+            if size == 1:
+                return r.op("Squeeze", part, r.const([axis], np.int64), like=y)
+            return r.op("Gather", part, r.const(places[0] - start, np.int64), like=y, axis=axis)
+        start += size
     return None
 
 
