@@ -303,6 +303,47 @@ def test_a_transformed_module(wrap: Callable[[nnx.Module], Any]) -> None:
     assert any(i.name.endswith("heads/0/kernel") for i in exported.graph.initializer)
 
 
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "lambda": lambda m: lambda x: m(x),
+    "jit": nnx.jit,
+    "jit of a lambda": lambda m: nnx.jit(lambda x: m(x)),
+    "jit of JAX": lambda m: jax.jit(lambda x: m(x)),
+    "a list": lambda m: functools.partial(lambda ms, x: ms[0](x), [m]),
+}
+
+
+@pytest.mark.parametrize("name", quick(["lambda", "jit"], HOLDERS))
+def test_a_function_that_holds_on_to_a_module_in_training(name: str) -> None:
+    """It draws and computes what the module would, whose state stays as it is; the modules inside become functions."""
+    model = net()
+    model.train()
+    before, want = state_of(model), pure(model)(PICTURE)
+    exported = jax2onnx.to_onnx(HOLDERS[name](model), [PICTURE], functions="modules")
+    for old, new in zip(before, state_of(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+    check_run(exported, lambda x: want, PICTURE)
+    inner = {node.op_type for graph in (exported.graph, *exported.functions) for node in graph.node}
+    assert {"conv", "norm", "drop"} <= inner
+
+
+def test_modules_and_streams_that_a_function_holds_on_to_are_copied_together() -> None:
+    model, rngs = net(), nnx.Rngs(dropout=5)
+    model.eval()
+    conv, head = model.conv, nnx.Linear(4, 3, rngs=nnx.Rngs(3))
+    count = rngs.dropout.count[...]
+
+    def call(x: Any) -> Any:
+        conv.bias[...] = conv.bias[...] + 1  # of the model, too
+        return head(model.conv(x)), jax.random.normal(rngs.dropout(), (3,)), model.norm(conv(x))
+
+    bias = conv.bias[...]
+    exported = jax2onnx.to_onnx(call, [PICTURE], functions="modules")
+    assert conv.bias[...] is bias and rngs.dropout.count[...] is count
+    assert {"head", "conv"} <= {node.op_type for node in exported.graph.node}
+    want = call(PICTURE)
+    check_run(exported, lambda x: want, PICTURE)
+
+
 def test_layers_in_a_scan() -> None:
     @nnx.split_rngs(splits=16)
     @nnx.vmap(in_axes=0)
