@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.lax.linalg import hessenberg_p, tridiagonal_p
 
+from jax2onnx import compat
 from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
@@ -71,8 +72,10 @@ def to_tridiagonal(a: Array) -> tuple[Array, Array, Array, Array]:
         left, right = jnp.stack([v, w], 1), jnp.stack([w, v], 1)
         return a - left @ adjoint(right), (beta, v, tau)
 
-    t, (e, vt, tau) = lax.scan(step, a, indices(a.shape[0] - 1))
-    return jnp.real(diagonal(t)), e, vt.T, tau
+    n = a.shape[0]
+    # Where n may be 1, the last column has a reflector as well, of nothing: ONNX Runtime dies of some empty products.
+    t, (e, vt, tau) = lax.scan(step, a, indices(n - 1 if compat.is_at_least(n, 2) else n))
+    return jnp.real(diagonal(t)), e[: n - 1], vt.T, tau
 
 
 @decomposes(tridiagonal_p)

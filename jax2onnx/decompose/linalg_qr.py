@@ -47,7 +47,7 @@ def geqp3(a: Array, jpvt: Array, **_) -> list[Array]:
 def _triangularise(a: Array, fixed: Array | None) -> tuple[Array, Array, Array]:
     """Householder QR of `a`: packed factors, taus, column order. Columns from number `fixed` on are pivoted."""
     m, n = a.shape
-    rank = min(m, n)
+    rank = compat.smaller(m, n)
     column = indices(n)
     if rank == 0:
         return a, jnp.zeros((rank,), a.dtype), column
@@ -108,7 +108,7 @@ def _unpacked(a: Array, taus: Array) -> Array:
 @over_batches(2)
 def qr(a: Array, *, pivoting: bool, full_matrices: bool, **_) -> list[Array]:
     m, n = a.shape
-    rank = min(m, n)
+    rank = compat.smaller(m, n)
     k = m if full_matrices else rank
     packed, taus, order = _triangularise(a, jnp.int32(0) if pivoting else None)
     q = householder_product(jnp.pad(packed[:, :rank], ((0, 0), (0, k - rank))), taus)

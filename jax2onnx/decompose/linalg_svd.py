@@ -22,7 +22,9 @@ def svd(
 ) -> list[Array]:
     """Descending singular values s, and U, V^H with a = U diag(s) V^H."""
     m, n = a.shape
-    if not compute_uv and compat.is_undecided(m, n):  # rows of zeros make it tall, and add singular values of zero
+    if compute_uv and compat.is_undecided(m, n):
+        return _svd_by_qr(a, full_matrices, subset_by_index)
+    if compat.is_undecided(m, n):  # rows of zeros make it tall, and add singular values of zero
         start, stop = subset_by_index or (0, compat.smaller(m, n))
         tall = jnp.pad(a, ((0, compat.non_negative(n - m)), (0, 0)))
         (s,) = svd(tall, full_matrices=False, compute_uv=False)
@@ -53,6 +55,18 @@ def svd(
     u = apply_reflectors(*left, u)
     v = apply_reflectors(*right, v[:, start:stop].astype(a.dtype))
     return [s, nan_unless(ok, u), nan_unless(ok, adjoint(v))]
+
+
+def _svd_by_qr(a: Array, full_matrices: bool, subset_by_index: tuple[int, int] | None) -> list[Array]:
+    """Of a matrix that may be tall or wide. What R has of rows is never more than its columns: R^H is not wide."""
+    m, n = a.shape
+    k = compat.smaller(m, n)
+    q, r = qr(a, pivoting=False, full_matrices=full_matrices)
+    s, v, uh = svd(adjoint(r[:k]), full_matrices=full_matrices, compute_uv=True, subset_by_index=subset_by_index)
+    u = adjoint(uh)
+    if full_matrices:
+        u = jnp.pad(u, (0, m - k)) + jnp.diag(jnp.arange(m) >= k).astype(a.dtype)
+    return [s, q @ u, adjoint(v)]
 
 
 def _bidiagonal_svd(d: Array, e: Array) -> tuple[Array, Array, Array]:

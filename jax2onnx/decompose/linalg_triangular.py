@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax.lax.linalg import triangular_solve_p, tridiagonal_solve_p
 
+from jax2onnx import compat
 from jax2onnx.decompose.linalg_common import diagonal, indices, nan_unless, over_batches, real_dtype, replace, tril
 from jax2onnx.decompose.registry import decomposes
 
@@ -48,7 +49,8 @@ def solve_lower(a: Array, b: Array, *, unit_diagonal: bool) -> Array:
     if isinstance(n, int) and n <= BLOCK:
         return _unit_lower_inverse(a) @ b if unit_diagonal else _substitute(a, pivots, b)
 
-    count = (n + BLOCK - 1) // BLOCK
+    # One block at least, also where n may be 0 at run time.
+    count = (n + BLOCK - 1) // BLOCK if compat.is_positive(n) else n // BLOCK + 1
     size = count * BLOCK
     a = jnp.pad(a, (0, size - n)).reshape(count, BLOCK, count, BLOCK)
     b = jnp.pad(b, ((0, size - n), (0, 0))).reshape(count, BLOCK, width)
