@@ -16,8 +16,10 @@ from jax._src import core, linear_util, source_info_util
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.hijax import call_hi_primitive_p  # noqa: F401  (not public: JAX's own high-level primitives)
 from jax._src.interpreters import mlir, partial_eval
+from jax._src.lax import lax as lax_definitions
 from jax._src.lax import special
 from jax._src.lax import utils as lax_utils
+from jax._src.lax.scaled_dot import _scaled_dot_impl, scaled_dot_p
 from jax._src.literals import TypedNdArray
 from jax._src.random import core as random_core
 from jax._src.random import prng, threefry2x32
@@ -380,6 +382,14 @@ def special_definitions() -> dict[core.Primitive, Callable[..., Any]]:
         special.igammac_p: special.igammac_impl,
         special.igamma_grad_a_p: special.igamma_grad_a_impl,
         special.regularized_incomplete_beta_p: special.regularized_incomplete_beta_impl,
+    }
+
+
+def product_definitions() -> dict[core.Primitive, Callable[..., Any]]:
+    """JAX's own definitions, in terms of `dot_general`, of products that only some devices have as such."""
+    return {
+        lax_definitions.ragged_dot_general_p: lax_definitions._ragged_dot_general_impl,
+        scaled_dot_p: _scaled_dot_impl,
     }
 
 

@@ -1,4 +1,4 @@
-"""Matrix products whose result is of another kind than the operands: the sum is converted, not its terms."""
+"""Matrix products of groups of rows, of scaled blocks, and those whose result is of another kind than the operands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
+
+for _primitive, _definition in compat.product_definitions().items():
+    decomposes(_primitive)(_definition)
 
 
 def _changes_kind(avals: Sequence[Any], params: Any) -> bool:
@@ -27,7 +31,7 @@ def _changes_kind(avals: Sequence[Any], params: Any) -> bool:
 
 @decomposes(lax.dot_general_p, when=_changes_kind)
 def dot_general(a: jax.Array, b: jax.Array, *, preferred_element_type: Any, **params: Any) -> jax.Array:
-    """The product in the dtype of the operands, or of the parts of a complex result, then converted."""
+    """The sum is converted, not its terms: the product in the dtype of the operands, or of the parts of the result."""
     to_integer = jnp.issubdtype(preferred_element_type, np.integer)
     dtype = jnp.result_type(a, b) if to_integer else np.zeros((), preferred_element_type).real.dtype
     product = lax.dot_general_p.bind(a, b, preferred_element_type=dtype, **params)

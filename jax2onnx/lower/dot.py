@@ -28,7 +28,7 @@ def dot_general(
     free_b = [i for i in range(b.rank) if i not in contract_b and i not in batch_b]
     sizes = [[x.shape[i] for i in axes] for x, axes in ((a, batch_a), (a, free_a), (b, free_b), (a, contract_a))]
     batch, rows, columns, inner = sizes
-    if any(isinstance(d, int) and d == 0 for d in inner):
+    if any(isinstance(d, int) and d == 0 for d in (*inner, *aval.shape)):
         return g.full(aval.shape, 0, aval.dtype)
     if not inner:
         # An outer product: no sum, so plain multiplication.

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from jax import numpy as jnp
 
+from jax2onnx.errors import UnsupportedError
+
 BOOL = np.dtype(np.bool_)
 INT32 = np.dtype(np.int32)
 INT64 = np.dtype(np.int64)
@@ -21,7 +23,10 @@ def onnx_dtype(dtype: np.dtype) -> ir.DataType:
     """The ONNX element type that stores `dtype`. A float0 (the tangent of an integer) carries nothing: a bool."""
     if dtype == jax.dtypes.float0:
         return ir.DataType.BOOL
-    return ir.DataType.from_numpy(dtype)
+    try:
+        return ir.DataType.from_numpy(dtype)
+    except TypeError:
+        raise UnsupportedError(f"ONNX has no element type {dtype}.") from None
 
 
 @functools.cache

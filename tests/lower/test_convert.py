@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import jax2onnx
 from tests.helpers import check
 
 FLOAT8 = [jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float8_e4m3fnuz, jnp.float8_e5m2fnuz]
@@ -32,3 +33,8 @@ def test_float8_does_not_saturate(dtype):
 def test_to_four_bits_truncates(dtype):
     x = np.float32([0.5, 0.99, 1.5, 2.5, -0.5, -1.5, 6.9, 100, -100, np.inf, np.nan])
     check(lambda x: [lax.convert_element_type(v, dtype) for v in (x, x.astype(np.float16), x.astype(np.int32))], x)
+
+
+def test_types_that_onnx_does_not_have():
+    with pytest.raises(jax2onnx.UnsupportedError, match="float8_e3m4"):
+        jax2onnx.to_onnx(lambda x: x.astype(jnp.float8_e3m4).astype(np.float32), [(3,)])
