@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 
 import jax2onnx
@@ -40,13 +41,43 @@ OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
     "yogi": lambda: optax.yogi(1e-2),
     "sm3": lambda: optax.sm3(1e-2),
     "rprop": lambda: optax.rprop(1e-2),
-    "noisy sgd": lambda: optax.noisy_sgd(1e-2, key=jax.random.key(4)),
+    "adan": lambda: optax.adan(1e-2),
+    "adamaxw": lambda: optax.adamaxw(1e-2),
+    "nadamw": lambda: optax.nadamw(1e-2),
+    "sign_sgd": lambda: optax.sign_sgd(1e-2),
+    "signum": lambda: optax.signum(1e-2),
+    "optimistic_gradient_descent": lambda: optax.optimistic_gradient_descent(1e-2),
+    "optimistic_adam_v2": lambda: optax.optimistic_adam_v2(1e-2),
+    "polyak_sgd": lambda: optax.polyak_sgd(),
+    "noisy_sgd": lambda: optax.noisy_sgd(1e-2, key=jax.random.key(4)),
     "schedule": lambda: optax.adam(optax.warmup_cosine_decay_schedule(0.0, 1e-2, 5, 20)),
     "clipping": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.add_decayed_weights(1e-2), optax.sgd(0.1)),
     "multi-step": lambda: optax.MultiSteps(optax.adam(1e-2), every_k_schedule=2).gradient_transformation(),
     "masked": lambda: optax.masked(optax.adam(1e-2), {"hidden": True, "out": False}),
     "finite": lambda: optax.apply_if_finite(optax.sgd(0.1), 3),
+    "hyperparameters": lambda: optax.inject_hyperparams(optax.adam)(optax.exponential_decay(1e-2, 3, 0.5)),
+    "partition": lambda: optax.partition({"a": optax.adam(1e-2), "b": optax.sgd(0.1)}, {"hidden": "a", "out": "b"}),
+    "noise": lambda: optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(0)), optax.sgd(0.1)),
+    "adaptive clipping": lambda: optax.chain(optax.zero_nans(), optax.adaptive_grad_clip(0.01), optax.sgd(0.1)),
+    "averages": lambda: optax.chain(optax.centralize(), optax.scale_by_trust_ratio(), optax.sgd(0.1), optax.ema(0.9)),
+    "plateau": lambda: optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1)),
+    "schedule-free": lambda: optax.contrib.schedule_free_adamw(1e-2),
+    "mechanize": lambda: optax.contrib.mechanize(optax.adam(1e-2)),
+    "real and imaginary": lambda: optax.contrib.split_real_and_imaginary(optax.adam(1e-2)),
+    **{
+        name: lambda name=name: getattr(optax.contrib, name)(1e-2)
+        for name in ("acprop", "ademamix", "adopt", "cocob", "dadapt_adamw", "madgrad", "muon", "prodigy")
+    },
 }
+
+ELSEWHERE = {"lbfgs": "see test_line_search", "optimistic_adam": "optimistic_adam_v2 with other names"}
+
+
+def test_every_public_optimizer_has_a_row() -> None:
+    home = optax.adam.__module__
+    public = {name for name, value in vars(optax).items() if getattr(value, "__module__", None) == home}
+    assert {"adam", "lbfgs"} <= public
+    assert public <= OPTIMIZERS.keys() | ELSEWHERE.keys()
 
 
 def loss(params: Any, x: Any, y: Any) -> Any:
@@ -56,11 +87,11 @@ def loss(params: Any, x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize("name", quick(["momentum", "adamw", "lamb", "schedule", "multi-step", "clipping"], OPTIMIZERS))
 def test_training_step(name: str) -> None:
-    optimizer = OPTIMIZERS[name]()
+    optimizer = optax.with_extra_args_support(OPTIMIZERS[name]())
 
     def step(params: Any, state: Any, x: Any, y: Any) -> Any:
         value, grads = jax.value_and_grad(loss)(params, x, y)
-        updates, state = optimizer.update(grads, state, params)
+        updates, state = optimizer.update(grads, state, params, value=value)
         return optax.apply_updates(params, updates), state, value
 
     state = optimizer.init(PARAMS)
