@@ -46,6 +46,10 @@ def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | Non
     index = _before_wrapping(value, size)
     if index is None or not _is_only_an_index(y, x, size):
         return None
+    if dims(index) != dims(value):  # the size that was added has an axis more
+        if set(dims(value)) - {1}:
+            return None
+        index = r.op("Reshape", index, r.const(dims(value), np.int64), like=value)
     for move in reversed(way):
         index = r.op(move.op_type, index, *move.inputs[1:], like=move.outputs[0], **_attributes(move))
     for use in y.uses():
@@ -118,7 +122,7 @@ def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: Size) -
                 fits = dims(value)[-1] == 1 and _size_of_axis(axis) == size
             case "Equal":
                 fits = unclipped is not None and node.inputs[1 - i] is unclipped
-            case "Compress" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" if i == 0:
+            case "Compress" | "Cast" | "Expand" | "Reshape" | "Squeeze" | "Unsqueeze" if i == 0:
                 fits = _is_only_an_index(node.outputs[0], None, size)
             case _:
                 fits = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -33,33 +33,55 @@ def gemm(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 # ------------------------------------------------------------------------------------------------ order of int64
 
 KEEP_VALUES = {"Gather", "GatherND", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
-ALL_VALUES = {"Concat", "Max", "Min"}
 SMALL_RESULT = {"ArgMax", "ArgMin", "NonZero", "Shape", "Size"}  # positions and sizes
 INSIDE_INT32 = {getattr(ir.DataType, n) for n in ("BOOL", "INT4", "INT8", "INT16", "INT32", "UINT4", "UINT8", "UINT16")}
+INT32_RANGE = -(2**31), 2**31 - 1
+SIZE_RANGE = 0, 2**31 - 2**16  # no array has 2^31 elements; and something may be added to a size
+
+Range = tuple[int, int]
 
 
-def fits_int32(value: ir.Value | None, depth: int = 8) -> bool:
+def fits_int32(value: ir.Value | None) -> bool:
     """Whether all elements surely lie in the range of int32, where the runtime compares int64 correctly."""
     if value is None:
         return True
-    content = ir.convenience.get_const_tensor(value)
+    found = _range(value)
+    return found is not None and INT32_RANGE[0] <= found[0] and found[1] <= INT32_RANGE[1]
+
+
+def _range(value: ir.Value | None, depth: int = 8) -> Range | None:
+    """Between which numbers all elements surely lie, if that is known."""
+    content = ir.convenience.get_const_tensor(value) if value is not None else None
     if content is not None and content.size <= 1024:
         array = content.numpy()
-        return bool(array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31))
-    node = value.producer()
+        return (int(array.min()), int(array.max())) if array.size else (0, 0)
+    node = value.producer() if value is not None else None
     if node is None or node.domain or depth == 0:
-        return False
+        return None
     op, inputs = node.op_type, node.inputs
     if op == "Cast":
-        dtype = inputs[0].dtype if inputs[0] is not None else None
-        return dtype in INSIDE_INT32
-    if op == "Where":
-        return all(fits_int32(v, depth - 1) for v in inputs[1:])
-    if op == "Clip":
-        return len(inputs) == 3 and None not in inputs and all(fits_int32(v, depth - 1) for v in inputs[1:])
+        return INT32_RANGE if inputs[0] is not None and inputs[0].dtype in INSIDE_INT32 else None
+    if op in SMALL_RESULT:
+        return SIZE_RANGE
     if op in KEEP_VALUES:
-        return fits_int32(inputs[0], depth - 1)
-    return op in SMALL_RESULT or (op in ALL_VALUES and all(fits_int32(v, depth - 1) for v in inputs))
+        return _range(inputs[0], depth - 1)
+    if op == "Clip" and len(inputs) < 3:
+        return None
+    chosen = inputs[1:] if op in ("Where", "Clip") else inputs
+    found = [_range(v, depth - 1) for v in chosen] if op in COMBINED else [None]
+    known = [r for r in found if r is not None]
+    return COMBINED[op](known) if len(known) == len(found) else None
+
+
+def _hull(ranges: Sequence[Range]) -> Range:
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+COMBINED: dict[str, Callable[[Sequence[Range]], Range]] = {
+    **dict.fromkeys(("Where", "Clip", "Concat", "Max", "Min"), _hull),
+    "Add": lambda r: (r[0][0] + r[1][0], r[0][1] + r[1][1]),
+    "Sub": lambda r: (r[0][0] - r[1][1], r[0][1] - r[1][0]),
+}
 
 
 @expands("Max Min", "i64")

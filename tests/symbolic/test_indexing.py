@@ -38,6 +38,19 @@ def test_gathers():
     check_at_sizes(f, "f32[B,T,4]", "i32[N]", empty="", args=indices())
 
 
+def test_negative_indices_are_left_to_the_operator():
+    """An index into an axis of any size is clipped once; the wrapping of negative ones costs no comparison."""
+
+    def f(x, i):
+        rows = x[i], x[i[0]], x.at[i].add(1.0), lax.dynamic_index_in_dim(x, i[0], 0)
+        longer = jnp.concatenate([x, x[:, :2]], axis=1)[:, i]  # of T + 2 columns
+        return *rows, longer, lax.dynamic_update_index_in_dim(x, 2 * x[0], i[0], 0)
+
+    at = [{"B": b, "T": t, "N": n} for b, t, n in ((2, 4, 7), (1, 3, 1), (5, 2, 12), (8, 6, 3))]
+    model = check_at_sizes(f, "f32[B,T]", "i32[N]", constraints=["T >= 2"], sizes=at, args=indices(-10, 10))
+    assert not {"Less", "Where", "Max", "Min"} & {node.op_type for node in model.graph.node}
+
+
 def test_gathers_along_an_axis():
     def f(x, i):
         return (
