@@ -146,3 +146,43 @@ def test_keys_that_may_be_missing_stay_plain():
 
 def test_no_attention_before_its_opset():
     assert "Attention" not in ops(check(attend, Q, K, V, opset=22))
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", 6, 4), ("B", "S", 2, 4), ("B", "S", 2, 4)]])
+def test_grouped_queries_are_batches_of_products(dims):
+    def fn(q, k, v):
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+    arrays = [normal(2, n, heads, D, seed=n) for n, heads in ((5, 6), (7, 2), (7, 2))]
+    arrays[1][0, 6, 0, 0] = np.nan  # a key that is masked for all but the last queries
+    model = check(fn, *arrays, dims=dims)
+    found = [n.op_type for n in model.graph.node]
+    assert found.count("Transpose") == 4
+    assert found.count("Reshape") == 2
+    if dims is not None:
+        check_run(model, fn, *(a[:1, :3] for a in arrays))
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "bktgh,bksh->gbkts",
+        "bktgh,bksh->gbkst",
+        "bktgh,bksh->bgkts",
+        "bktgh,bksh->tbkgs",
+        "btkgh,bskh->gbkts",
+        "bktgh,bksh->bktgs",
+        "gbkts,bskh->btkgh",
+        "gbkts,bskh->gbkth",
+        "gkbts,bskh->btkgh",
+        "gjbkts,bkhs->bhkjgt",
+        "bktgjh,bksh->jgbkts",
+        "bktgjh,bksh->tbksjg",
+    ],
+)
+def test_products_with_several_axes_of_rows(equation):
+    sizes = dict(zip("bktgjhs", (2, 3, 5, 4, 2, 6, 7), strict=True))
+    shapes = [[sizes[c] for c in term] for term in equation.split("->")[0].split(",")]
+    arrays = [np.random.default_rng(i).integers(-4, 5, s).astype(np.float32) for i, s in enumerate(shapes)]
+    for scale in (1, 0.5):
+        check(lambda a, b, scale=scale: jnp.einsum(equation, a, b) * scale, *arrays, rtol=0, atol=0)
