@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -147,12 +148,41 @@ def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Div", given=first("Mul"))
 def average_of_window(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A sum over windows (the average times their size) divided by their size."""
-    size = scalar(node.inputs[1])
-    total = producer(node.inputs[0], "Mul")
-    if size is None or total is None:
+    """A sum over windows (the average times their size) divided by their size, or by what of it is not padding."""
+    total, size, y = producer(node.inputs[0], "Mul"), constant(node.inputs[1]), node.outputs[0]
+    if total is None or size is None:
         return None
     for i in (0, 1):
-        if scalar(total.inputs[i]) == size and producer(total.inputs[1 - i], "AveragePool") is not None:
+        pool, factor = producer(total.inputs[1 - i], "AveragePool"), scalar(total.inputs[i])
+        if pool is None or factor is None:
+            continue
+        if size.size == 1 and size == factor:
             return total.inputs[1 - i]
+        counts = _elements_in_windows(pool)
+        if counts is None or factor != math.prod(attribute(pool, "kernel_shape")) or size.ndim > counts.ndim + 2:
+            continue
+        divisors = size.reshape((1,) * (counts.ndim + 2 - size.ndim) + size.shape)
+        fits = all(a in (1, b) for a, b in zip(divisors.shape[2:], counts.shape, strict=True))
+        if divisors.shape[0] == 1 and fits and (divisors == counts).all():
+            attributes = _attributes(pool) | {"count_include_pad": None}
+            return r.op("AveragePool", pool.inputs[0], like=y, **attributes)
     return None
+
+
+def _elements_in_windows(pool: ir.Node) -> np.ndarray | None:
+    """How many elements each window of an AveragePool has that are not padding, if its attributes are those we write
+    and no window is empty."""
+    known = {"kernel_shape", "strides", "pads", "count_include_pad"}
+    shape, places = dims(pool.inputs[0])[2:], dims(pool.outputs[0])[2:]  # type: ignore[arg-type]
+    if not set(pool.attributes) <= known or not all(isinstance(d, int) for d in (*shape, *places)):
+        return None
+    rank = len(shape)
+    pads = attribute(pool, "pads", [0] * 2 * rank)
+    counts = np.ones([1] * rank)
+    for axis, (kernel, stride) in enumerate(
+        zip(attribute(pool, "kernel_shape"), attribute(pool, "strides", [1] * rank), strict=True)
+    ):
+        starts = np.arange(int(places[axis])) * stride - pads[axis]
+        inside = np.minimum(starts + kernel, int(shape[axis])) - np.maximum(starts, 0)
+        counts = counts * inside.reshape([-1 if i == axis else 1 for i in range(rank)])
+    return counts if counts.min(initial=1) > 0 else None

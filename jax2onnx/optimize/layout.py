@@ -21,6 +21,7 @@ from jax2onnx.optimize.engine import (
     dims,
     first,
     integers,
+    only_user,
     producer,
     scalar,
     some,
@@ -166,6 +167,24 @@ def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
         mode=attribute(node, "mode"),
     )
     return _moved(r, inner, perm, y)
+
+
+@rewrites("Transpose", given=first("Pad"))
+def pad_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Padding before the channels are moved to the front: after it, where it can become that of a convolution."""
+    padded, y, perm = node.inputs[0], node.outputs[0], list(attribute(node, "perm"))
+    pad = producer(padded, "Pad")
+    pads = integers(pad.inputs[1]) if pad is not None else None
+    rank = len(perm)
+    if pad is None or padded is None or pads is None or only_user(padded) is None or len(pad.inputs) > 3:
+        return None
+    x = pad.inputs[0]
+    # With three axes, this would be the way that `move_past_pad` goes back.
+    if x is None or rank < 4 or perm != [0, rank - 1, *range(1, rank - 1)]:
+        return None
+    inner = r.op("Transpose", x, like=x, shape=_permuted(dims(x), perm), perm=perm)
+    moved = [pads[i] for i in perm] + [pads[rank + i] for i in perm]
+    return r.op("Pad", inner, r.const(moved, np.int64), *pad.inputs[2:], like=y, mode=attribute(pad, "mode"))
 
 
 @rewrites("Slice", given=first("Transpose"))

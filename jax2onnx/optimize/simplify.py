@@ -336,9 +336,7 @@ def skip_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, y = node.inputs[0], node.outputs[0]
     assert x is not None
     steps = integers(node.inputs[4]) if len(node.inputs) > 4 else ()
-    if steps is None or any(s < 0 for s in steps) or dims(x) != dims(y):
-        return None
-    return x if all(isinstance(d, int) for d in dims(x)) else None
+    return None if steps is None or any(s < 0 for s in steps) or dims(x) != dims(y) else x
 
 
 @rewrites("Pad")

@@ -37,10 +37,17 @@ UNARY = (
 BINARY = "Add Sub Mul Div Pow Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where".split()
 
 
-def unit_reshape(value: ir.Value | None) -> ir.Value | None:
-    """x if `value` is x with axes of size 1 added or removed (and nothing else uses it)."""
+def unit_reshape(value: ir.Value | None, for_node: ir.Node | None = None) -> ir.Value | None:
+    """x if `value` is x with axes of size 1 added or removed, and nothing else uses it; or, if it is asked `for_node`,
+    only what combines it with the result of that node, as in x * sigmoid(x)."""
     node = producer(value, *RESHAPES)
-    if node is None or value is None or len(value.uses()) != 1 or value.is_graph_output():
+    if node is None or value is None or value.is_graph_output():
+        return None
+    others = [use.node for use in value.uses() if use.node is not for_node]
+    if for_node is None:
+        if len(others) != 1:
+            return None
+    elif any(other.op_type not in BINARY or for_node.outputs[0] not in other.inputs for other in others):
         return None
     x = node.inputs[0]
     assert x is not None
@@ -102,7 +109,8 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
 @rewrites(*UNARY, "Clip", given=first(*RESHAPES))
 def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(reshape(x)) = reshape(f(x))."""
-    x, y = unit_reshape(node.inputs[0]), node.outputs[0]
+    y = node.outputs[0]
+    x = unit_reshape(node.inputs[0], for_node=node)
     if x is None or node.domain or (node.op_type == "Clip" and len(y.uses()) > 1):  # an index, wanted as a vector
         return None
     attributes = {name: a.value for name, a in node.attributes.items()}

@@ -7,10 +7,11 @@ from collections import Counter
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from jax2onnx import to_onnx
-from tests.helpers import check
+from tests.helpers import check, check_run
 
 RNG = np.random.default_rng(0)
 
@@ -88,3 +89,57 @@ def test_average_pool():
 
     model = check(fn, array(1, 6, 6, 4))
     assert [n.op_type for n in model.graph.node] == ["Transpose", "AveragePool", "Transpose"]
+
+
+def average(x, kernel, strides, padding):
+    """As libraries average over windows without counting the padding."""
+    dims, steps = (1, *kernel, 1), (1, *strides, 1)
+    total, count = (lax.reduce_window(v, 0.0, lax.add, dims, steps, padding) for v in (x, jnp.ones((1, *x.shape[1:]))))
+    return total / count
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "padding"),
+    [
+        ((2, 6, 7, 3), (3, 3), (1, 1), "SAME"),
+        ((2, 6, 7, 3), (2, 3), (2, 3), "SAME"),
+        ((1, 5, 5, 2), (3, 2), (2, 1), [(0, 0), (2, 1), (0, 1), (0, 0)]),
+        ((2, 9, 3), (4,), (2,), "SAME"),
+        ((1, 4, 5, 3, 2), (2, 3, 2), (1, 2, 2), "SAME"),
+    ],
+)
+def test_an_average_without_padding_is_a_pool(shape, kernel, strides, padding):
+    x = array(*shape)
+    dims = [("B", *shape[1:])]
+    model = check(lambda x: average(x, kernel, strides, padding), x, dims=dims, rtol=1e-5, atol=1e-6)
+    assert [n.op_type for n in model.graph.node] == ["Transpose", "AveragePool", "Transpose"]
+    model = check(lambda x: average(x, kernel, strides, padding) * 2, x, rtol=1e-5, atol=1e-6)
+    other = check(lambda x: average(x, kernel, strides, padding).at[0, 0].get() + 1, x, rtol=1e-5, atol=1e-6)
+    assert all("Div" not in {n.op_type for n in m.graph.node} for m in (model, other))
+
+
+def test_an_average_over_other_counts_stays_a_division():
+    def fn(x):
+        total = lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
+        return total / (jnp.arange(36.0).reshape(6, 6, 1) + 1)
+
+    model = check(fn, array(2, 6, 6, 3), rtol=1e-5, atol=1e-6)
+    assert "Div" in {n.op_type for n in model.graph.node}
+
+
+def test_padding_and_excitation_with_a_batch_of_any_size():
+    kernel, squeeze, excite = array(3, 3, 4, 8), array(1, 1, 8, 2), array(1, 1, 2, 8)
+
+    def fn(x):
+        x = jnp.pad(x, ((0, 0), (0, 1), (0, 1), (0, 0)))
+        x = jax.nn.relu(conv(x, kernel, (2, 2), "VALID"))
+        s = jnp.reshape(jnp.mean(x, (1, 2)), (-1, 1, 1, 8))
+        s = jax.nn.silu(conv(s, squeeze))
+        return x * jax.nn.sigmoid(conv(s, excite))
+
+    x = array(2, 8, 8, 4)
+    model = check(fn, x, dims=[("B", 8, 8, 4)], rtol=1e-4, atol=1e-4)
+    found = [n.op_type for n in model.graph.node]
+    assert not {"Pad", "Slice", "Reshape", "Shape", "Concat"} & set(found)
+    assert found.count("Transpose") == 2
+    check_run(model, fn, x[:1], rtol=1e-4, atol=1e-4)
