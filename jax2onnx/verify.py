@@ -17,6 +17,7 @@ import onnx
 
 from . import compat
 from .errors import InputError, VerificationError
+from .frontends import source_of
 from .sampling import sample_arrays, sample_sizes, with_sizes
 from .sizes import check_of
 from .specs import input_leaves, input_specs, is_value, needs_x64
@@ -85,13 +86,16 @@ def allclose(
     inputs_as_nchw: Axes = None,
     outputs_as_nchw: Axes = None,
 ) -> tuple[bool, str]:
-    """Whether the model in a file gives for `inputs` what `fn` gives, and a sentence about it.
+    """Whether the model in a file gives for `inputs` what `fn`, as `to_onnx` takes it, gives, and a sentence about it.
 
     `inputs` are arrays, or specs as `to_onnx` takes them, for which arrays are generated. `input_params` are keyword
     arguments of `fn`. Arrays are always in the layout of `fn`; those the model wants as NCHW are transposed for it.
     """
     specs = input_specs(inputs, np.float64 if enable_double_precision else np.float32)
-    pair = _Pair(fn, dict(input_params or {}), _session(onnx_model_path), inputs_as_nchw or (), outputs_as_nchw or ())
+    plain = source_of(fn).fn
+    pair = _Pair(
+        plain, dict(input_params or {}), _session(onnx_model_path), inputs_as_nchw or (), outputs_as_nchw or ()
+    )
     with compat.x64(enable_double_precision or needs_x64(specs) or _x64_is_on()):
         fixed = with_sizes(specs, sample_sizes(specs, 1)[0])
         generated = jax.tree.leaves(sample_arrays(fixed))

@@ -193,7 +193,8 @@ def test_a_bound_module_and_a_method_of_one() -> None:
 
     variables = variables_of(Auto(), normal(4, 3))
     bound = Auto().bind(variables)
-    check_export(bound, functools.partial(Auto().apply, variables), [normal(4, 3)])
+    whole = check_export(bound, functools.partial(Auto().apply, variables), [normal(4, 3)])
+    assert jax2onnx.allclose((Auto(), variables), whole, [normal(4, 3)])[0]
     exported = check_export(bound.decode, bound.decode, [normal(4, 2)])
     assert [i.name for i in exported.graph.input] == ["z"]
     assert "params/decoder/kernel" in {i.name for i in exported.graph.initializer}

@@ -322,6 +322,7 @@ def test_a_function_that_holds_on_to_a_module_in_training(name: str) -> None:
     for old, new in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
     check_run(exported, lambda x: want, PICTURE)
+    assert jax2onnx.allclose(HOLDERS[name](model), exported, [PICTURE])[0]
     inner = {node.op_type for graph in (exported.graph, *exported.functions) for node in graph.node}
     assert {"conv", "norm", "drop"} <= inner
 
