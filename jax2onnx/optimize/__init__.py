@@ -18,6 +18,7 @@ from jax2onnx.optimize import (
     batch_norm,
     bidirectional,
     convolution,
+    detours,
     flips,
     fold,
     group_norm,
@@ -42,7 +43,7 @@ from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
 TIDY = [simplify.RULES, slices.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
-MOVE = [units.RULES, layout.RULES, matmul.RULES, groups.RULES, pixels.RULES]
+MOVE = [units.RULES, layout.RULES, matmul.RULES, groups.RULES, detours.RULES, pixels.RULES]
 RECOGNISE = [
     indices.PICK,
     masks.RULES,

@@ -186,3 +186,31 @@ def test_products_with_several_axes_of_rows(equation):
     arrays = [np.random.default_rng(i).integers(-4, 5, s).astype(np.float32) for i, s in enumerate(shapes)]
     for scale in (1, 0.5):
         check(lambda a, b, scale=scale: jnp.einsum(equation, a, b) * scale, *arrays, rtol=0, atol=0)
+
+
+def masked(x, mask):
+    return jax.nn.softmax(jnp.where(mask, x * 2, -1e9))
+
+
+@pytest.mark.parametrize(
+    ("f", "mask", "perm", "transposes"),
+    [
+        (lambda x, _: jax.nn.softmax(x), (), (1, 0, 2, 3), 0),
+        (masked, (5,), (2, 0, 1, 3), 0),
+        (masked, (4, 5), (1, 0, 2, 3), 0),
+        (masked, (3, 5), (0, 2, 1, 3), 2),
+        (masked, (3, 1, 1, 1), (1, 0, 2, 3), 2),
+        (lambda x, _: jax.nn.softmax(x, 1), (), (1, 0, 2, 3), 2),
+        (lambda x, _: jax.nn.softmax(x, 2), (), (1, 0, 2, 3), 0),
+    ],
+)
+def test_axes_that_are_moved_there_and_back_stay(f, mask, perm, transposes):
+    def there_and_back(x, mask):
+        return jnp.transpose(f(jnp.transpose(x, perm), mask), np.argsort(perm))
+
+    def onwards(x, mask):
+        return jnp.transpose(there_and_back(x, mask), (0, 3, 1, 2))
+
+    arrays = normal(2, 3, 4, 5), normal(*mask) > 0
+    assert ops(check(there_and_back, *arrays)).count("Transpose") == transposes
+    assert ops(check(onwards, *arrays)).count("Transpose") == max(1, transposes)
