@@ -127,6 +127,18 @@ class Dims:
             self._vectors[dim] = self._compute(dim)
         return self._vectors[dim]
 
+    def behind(self, x: Val) -> Any | None:
+        """The dimension that an integer was made from, if it was."""
+        made = {id(v.value): d for known in (self._vectors, self._scalars) for d, v in known.items()}
+        value = x.value
+        while id(value) not in made:
+            node = value.producer()
+            if node is None or node.op_type not in ("Cast", "Reshape", "Squeeze", "Unsqueeze"):
+                return None
+            value = node.inputs[0]
+        dim = made[id(value)]
+        return None if isinstance(dim, str) else dim
+
     def _compute(self, dim: Any) -> Val:
         g = self._g
         terms = compat.dim_terms(dim)
@@ -171,7 +183,19 @@ class Dims:
                 return g.Min(a, b)
             case "mod":
                 return g.Mod(a, b)  # the sign of the divisor, as in Python
+            case "floordiv" if all(map(_is_never_negative, factor.operands)):
+                return g.Div(a, b)
             case "floordiv":
                 # ONNX Div truncates: take away the remainder (which has the divisor's sign) first
                 return g.Div(g.Sub(a, g.Mod(a, b)), b)
         raise NotImplementedError(f"dimension operation {factor.operation}")
+
+
+def _is_never_negative(dim: Any) -> bool:
+    """Is it plain that an expression is 0 or more, also where variables are 0, which JAX does not expect?"""
+    if isinstance(dim, int):
+        return dim >= 0
+    return all(
+        coefficient >= 0 and all(f.to_var() is not None or all(map(_is_never_negative, f.operands)) for f, _ in factors)
+        for factors, coefficient in compat.dim_terms(dim)
+    )

@@ -90,6 +90,8 @@ def read(g: Builder, w: Windows, x: Val, indices: Val, fill_value: Any = None) -
         x = g.Slice(x, (0,) * len(w.cut), ends, w.cut)
         w = dataclasses.replace(w, shape=x.shape)
     form = _form(w)
+    if form is _one_slice and (part := _part_at_a_dimension(g, w, x, indices)) is not None:
+        return g.expand(arrange(g, part, list(range(x.rank)), w.order), tuple(map(w.size, w.order)))
     along = form is _elements_along_axis or (form is _along_axis and not _has_windows(w))
     start, valid = locate(g, w, indices, check=fill_value is not None, along=along)
     found, labels = form(g, w, x, start)
@@ -138,6 +140,18 @@ def _one_slice(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
     start = g.reshape(start, (len(w.moving),))
     end = g.Add(start, g.shape_of(sizes))
     return g.Slice(x, start, end, w.moving, out=(w.sizes, x.dtype)), list(range(x.rank))
+
+
+def _part_at_a_dimension(g: Builder, w: Windows, x: Val, indices: Val) -> Val | None:
+    """One window that starts where a dimension says, as in x[T // 2 :], and is surely inside; None for others."""
+    start = g.dims.behind(indices) if len(w.starts) == len(w.moving) == 1 else None
+    if start is None:
+        return None
+    (axis,) = w.moving
+    size, end = w.shape[axis], start + w.sizes[axis]
+    if not compat.is_at_least(start, 0) or not compat.is_at_least(size - end, 0):
+        return None
+    return g.Slice(x, (start,), (2**63 - 1 if end == size else end,), (axis,), out=(w.sizes, x.dtype))
 
 
 def _along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:

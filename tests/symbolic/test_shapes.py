@@ -268,6 +268,16 @@ def test_every_expression_of_dimensions():
     assert shapes == ["A*B", "B + A", "2*A - 1", "floordiv(A, 2)", "mod(A, 3)", "3*floordiv(A + 1, 2)"]
 
 
+def test_halves_take_one_division_each():
+    def f(x):
+        t = x.shape[0]
+        return x[: t // 2], x[(t + 1) // 2 :], x[t // 3 : 2 * t // 3]
+
+    model = check_at_sizes(f, "f32[T,3]", empty="")
+    operators = [node.op_type for node in model.graph.node]
+    assert set(operators) == {"Shape", "Div", "Slice", "Add", "Mul"} and len(operators) == 10
+
+
 def test_equal_names_are_one_dimension_across_pytrees():
     def f(tree, z):
         return tree["x"] + tree["y"][1].sum(0) + z, np.float32(1) * tree["x"].shape[0]
