@@ -153,7 +153,7 @@ def to_onnx(
         count = 0 if weights is None or weights_as_inputs else len(jax.tree.leaves(weights))
         baked = bake(weights, program.input_names[:count], load_weight) if count else []
         names = final_names(program.input_names[count:], input_names, program.output_names, output_names)
-        live = compat.remove_dead_code(side_effects.drop(program.jaxpr))
+        live = compat.remove_dead_code(side_effects.drop(compat.without_references(program.jaxpr)))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
         core = to_core(live)
         if functions == "modules":

@@ -22,7 +22,8 @@ from jax._src.lax import utils as lax_utils
 from jax._src.lax.scaled_dot import _scaled_dot_impl, scaled_dot_p
 from jax._src.literals import TypedNdArray
 from jax._src.random import core as random_core
-from jax._src.random import prng, threefry2x32
+from jax._src.random import philox2x32, philox4x32, prng, threefry2x32, threefry4x32
+from jax._src.state.discharge import discharge_state
 from jax.extend.core import ClosedJaxpr
 from jax.extend.core import primitives as primitives_module
 
@@ -369,6 +370,22 @@ def gamma_sampler(keys: Any, a: Any, *, log_space: bool) -> Any:
 def threefry(key1: Any, key2: Any, x1: Any, x2: Any) -> tuple[Any, Any]:
     """JAX's definition of the primitive `threefry2x32`, without a loop: its shifts are by constants then."""
     return threefry2x32._threefry2x32_lowering(key1, key2, x1, x2, use_rolled_loops=False)
+
+
+def generator_definitions() -> dict[core.Primitive, Callable[..., Any]]:
+    """JAX's own definitions of the newer bit generators."""
+    return {
+        philox2x32.philox2x32_p: philox2x32._philox2x32_lowering,
+        philox4x32.philox4x32_p: philox4x32._philox4x32_lowering,
+        threefry4x32.threefry4x32_p: threefry4x32._threefry4x32_lowering,
+    }
+
+
+def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A program that makes mutable arrays (`jax.new_ref`) as one that computes new ones, which JAX itself compiles."""
+    if not any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects):
+        return closed
+    return discharge_state(closed)
 
 
 # XLA's digamma had no value at 0 before JAX 0.11.

@@ -115,6 +115,6 @@ def test_draws_with_arithmetic(draw):
     same(draw, jax.random.key(11), rtol=2e-4)
 
 
-@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "philox2x32", "philox4x32", "threefry4x32"])
 def test_other_generators(impl):
     same(lambda k: jax.random.uniform(jax.random.split(k)[1], (3, 4)), jax.random.key(1, impl=impl))
