@@ -162,6 +162,10 @@ def used_inputs(closed: ClosedJaxpr) -> list[bool]:
     return partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
 
 
+WIDE = ("int64", "uint64", "float64", "complex128")
+"""The dtypes that JAX only has if they are enabled."""
+
+
 def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     """What JAX computes for one equation."""
     fresh = [core.Var(v.aval) for v in eqn.invars]
@@ -170,7 +174,10 @@ def evaluate_equation(eqn: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     evaluate = functools.partial(core.eval_jaxpr, jaxpr, ())
     if sub_jaxprs(eqn.params):
         evaluate = jax.jit(evaluate)  # one compilation instead of one per equation inside
-    return [np.asarray(r) for r in evaluate(*operands)]
+    # Decompositions use 64-bit types also where the program does not; JAX would narrow them.
+    wide = any(str(v.aval.dtype) in WIDE for v in (*eqn.invars, *eqn.outvars))
+    with x64(wide or jax.config.jax_enable_x64):
+        return [np.asarray(r) for r in evaluate(*operands)]
 
 
 def evaluate_program(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:

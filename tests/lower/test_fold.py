@@ -1,0 +1,18 @@
+"""What is known while exporting is evaluated, to the same numbers, also in 64-bit types that the program has not."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tests.helpers import check
+
+FLOATS = np.float32([1.5, -0.0, np.nan, -3.25, 1e-30, 3e38])
+INTS = np.int32([7, 2**30, -(2**31), 2**31 - 1, -1, 0])
+
+
+def test_known_operands_of_definitions_in_64_bits():
+    def fn(x):
+        floats, ints = jnp.asarray(FLOATS), jnp.asarray(INTS)
+        return lax.mulhi(ints, jnp.int32(2**30)), lax.top_k(floats, 4), lax.bitcast_convert_type(floats, np.uint32), x
+
+    check(fn, np.float32(1), x64=False)
