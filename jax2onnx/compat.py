@@ -56,7 +56,7 @@ CALL_PRIMITIVES = [
         "linear_call",
     ),
 ]
-PRINTS = primitives("debug_callback", "debug_print", "inspect_sharding", "shape_assertion")
+PRINTS = primitives("dce_sink", "debug_callback", "debug_print", "inspect_sharding", "shape_assertion")
 CHECKS = primitives("check")
 CALLBACKS = primitives("pure_callback", "io_callback")
 

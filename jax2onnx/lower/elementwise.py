@@ -45,7 +45,7 @@ lower_one_to_one(
     lax.copy_p,
     lax.stop_gradient_p,
     lax.optimization_barrier_p,
-    *compat.primitives("name", "pvary", "sharding_constraint", "copy_to_host"),
+    *compat.primitives("name", "pvary", "sharding_constraint", "copy_to_host", "stage"),
 )
 def same(g: Builder, *xs: Val, **_: Any) -> list[Val]:
     """What only matters to autodiff or to XLA passes its operands on."""

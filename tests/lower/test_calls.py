@@ -107,3 +107,11 @@ def test_parameters_that_are_numpy_integers():
         return jnp.log1p(jnp.exp(lax.slice(window, (one, 0), (two + 1, one)))), lax.log1p(padded)
 
     check(fn, np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+def test_what_only_the_compiler_sees():
+    def fn(x):
+        lax.dce_sink(x * 2)
+        return lax.optimization_barrier(x) + lax.stage(2.0)
+
+    check(fn, np.float32([1, 2]))
