@@ -5,10 +5,12 @@ Batching over heads or groups puts an axis in front for a softmax, and back for 
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, first, only_user, producer
 from jax2onnx.optimize.units import BINARY, UNARY
+from jax2onnx.reshapes import reshape_operand
 
 RULES = RuleSet()
 
@@ -61,3 +63,23 @@ def _is_about(stop: ir.Node, way: int, kept: int) -> bool:
 
 def _rank_without_ones(shape: Dims) -> int:
     return len(shape) - next((i for i, d in enumerate(shape) if d != 1), len(shape))
+
+
+@RULES.rewrites("Transpose", given=first("Reshape"))
+def transpose_before_merging(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Axes that are moved, those behind them joined, and moved again: moved once, then joined."""
+    joined, y, perm = node.inputs[0], node.outputs[0], list(attribute(node, "perm"))
+    join = producer(joined, "Reshape")
+    x = join.inputs[0] if join is not None else None
+    if joined is None or x is None or producer(x, "Transpose") is None or only_user(joined) is None:
+        return None
+    kept = len(perm) - 1
+    if perm[-1] != kept or dims(x)[:kept] != dims(joined)[:kept] or len(dims(x)) <= len(perm):
+        return None
+    whole = [*perm[:-1], *range(kept, len(dims(x)))]
+    shape = tuple(dims(x)[i] for i in whole)
+    target, is_zero_size = reshape_operand(shape, dims(y))
+    if target is None or is_zero_size:
+        return None
+    moved = r.op("Transpose", x, like=x, shape=shape, perm=whole)
+    return r.op("Reshape", moved, r.const(target, np.int64), like=y)

@@ -15,7 +15,6 @@ from jax2onnx.optimize.engine import (
     dims,
     first,
     integers,
-    only_user,
     producer,
     scalar,
     some,
@@ -91,26 +90,6 @@ def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     shape = dims(x)
     moved = [i for i in perm if shape[i] != 1]
     return reshaped(r, x, y) if moved == sorted(moved) else None
-
-
-@rewrites("Transpose", given=first("Reshape"))
-def transpose_before_merging(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Axes that are moved, those behind them joined, and moved again: moved once, then joined."""
-    joined, y, perm = node.inputs[0], node.outputs[0], list(attribute(node, "perm"))
-    join = producer(joined, "Reshape")
-    x = join.inputs[0] if join is not None else None
-    if joined is None or x is None or producer(x, "Transpose") is None or only_user(joined) is None:
-        return None
-    kept = len(perm) - 1
-    if perm[-1] != kept or dims(x)[:kept] != dims(joined)[:kept] or len(dims(x)) <= len(perm):
-        return None
-    whole = [*perm[:-1], *range(kept, len(dims(x)))]
-    shape = tuple(dims(x)[i] for i in whole)
-    target, is_zero_size = reshape_operand(shape, dims(y))
-    if target is None or is_zero_size:
-        return None
-    moved = r.op("Transpose", x, like=x, shape=shape, perm=whole)
-    return r.op("Reshape", moved, r.const(target, np.int64), like=y)
 
 
 @rewrites(*RESHAPES)
