@@ -431,7 +431,9 @@ NOT_TRACEABLE = {
 }
 
 
-@pytest.mark.parametrize("name", quick(["RandomFlip", "RandomContrast"], AUGMENTATIONS.keys() - NOT_TRACEABLE.keys()))
+@pytest.mark.parametrize(
+    "name", quick(["RandomFlip", "RandomContrast"], [name for name in AUGMENTATIONS if name not in NOT_TRACEABLE])
+)
 def test_augmentation_in_training(name: str) -> None:
     """The seed goes in and out, and the same numbers are drawn."""
     module = getattr(layers, name)(*AUGMENTATIONS[name], seed=3)
