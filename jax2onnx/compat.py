@@ -211,9 +211,10 @@ def own_definition(primitive: core.Primitive) -> Callable[..., Any] | None:
     JAX's own are executed by compiling them, which says nothing about how. Those for sparse arrays have a definition
     next to them, which is not public, in a module that is there if they are used.
     """
-    sparse = vars(sys.modules.get(f"jax.experimental.sparse.{primitive.name.partition('_')[0]}", core))
-    if sparse.get(f"{primitive.name}_p") is primitive:
-        return sparse[f"_{primitive.name}_impl"]
+    name = primitive.name
+    sparse = sys.modules.get(f"jax.experimental.sparse.{name.partition('_')[0]}")
+    if sparse is not None and vars(sparse).get(f"{name}_p") is primitive:
+        return vars(sparse)[f"_{name}_impl"]
     impl = inner = primitive.__dict__.get("impl")
     while isinstance(inner, functools.partial):
         inner = inner.func
