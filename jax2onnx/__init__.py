@@ -7,6 +7,7 @@ from jax2onnx.errors import InputError, Jax2OnnxError, UnsupportedError, Verific
 
 if TYPE_CHECKING:
     from jax2onnx.api import to_onnx
+    from jax2onnx.assumptions import assuming
     from jax2onnx.functions import onnx_function
     from jax2onnx.running import load
     from jax2onnx.verify import allclose
@@ -17,6 +18,7 @@ __all__ = [
     "UnsupportedError",
     "VerificationError",
     "allclose",
+    "assuming",
     "load",
     "onnx_function",
     "to_onnx",
@@ -25,6 +27,7 @@ __all__ = [
 _HOMES = {
     "to_onnx": "jax2onnx.api",
     "allclose": "jax2onnx.verify",
+    "assuming": "jax2onnx.assumptions",
     "load": "jax2onnx.running",
     "onnx_function": "jax2onnx.functions",
 }

@@ -19,6 +19,7 @@ from jax.extend.core import Primitive
 from jax.typing import DTypeLike
 
 from jax2onnx import compat, opsets, report, side_effects
+from jax2onnx.assumptions import assumed
 from jax2onnx.decompose import decompose
 from jax2onnx.decompose.outline import outline
 from jax2onnx.emit import check_emit_options, emit
@@ -98,7 +99,8 @@ def to_onnx(
         export_mode: "standard", or "web" for one self-contained file.
         normalization_mode: how layer, RMS, group, instance and batch normalizations are written: "auto" as operators
             where those are no slower, "prefer_native" as operators, "force_decomposed" as plain arithmetic.
-        constraints: what is known of symbolic dimensions, such as "T <= 1024".
+        constraints: what is known of symbolic dimensions, such as "T <= 1024". (Where you do not call this function
+            yourself, `with assuming("T <= 1024"):` says it.)
         lowerings: your own lowering rules, by primitive, for this call only.
         target: the runtime the model must load in; "onnx" for the pure standard.
         functions: "modules" makes the modules of the program visible as ONNX functions, shared by those that compute
@@ -137,6 +139,8 @@ def to_onnx(
         raise InputError(f'random is {random!r}; it must be None or "noise".')
     provenance_level = _provenance_level(provenance)
     stored_dtype = storage_dtype(weights_dtype)
+    if not isinstance(constraints, str):
+        constraints = (*constraints, *assumed())
     default_dtype = np.float64 if enable_double_precision else np.float32
     with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)

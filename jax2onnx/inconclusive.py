@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import traceback
@@ -23,6 +24,7 @@ _OUTCOMES = {
 }
 _OWN_FOLDER = os.path.dirname(__file__) + os.sep
 _LIBRARIES = f"{os.sep}site-packages{os.sep}"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes its messages for terminals
 
 
 def is_about_dimensions(error: TypeError) -> bool:
@@ -32,8 +34,12 @@ def is_about_dimensions(error: TypeError) -> bool:
 
 def explain(error: Exception, line: str) -> str:
     """A message for the user: JAX's reason, the line of the program, and what to do."""
-    reason = " ".join(str(error).partition("\nThis error arises")[0].partition("\nUsing symbolic scope")[0].split())
-    return f"JAX cannot tell what happens at {line}: {reason.rstrip('.')}. {_advice(reason)}"
+    text = _COLOURS.sub("", str(error))
+    reason = " ".join(text.partition("\nThis error arises")[0].partition("\nUsing symbolic scope")[0].split())
+    advice = _advice(reason)
+    if "constraints=" in advice:
+        advice += " Where another library calls to_onnx, use `with jax2onnx.assuming(...):` around that."
+    return f"JAX cannot tell what happens at {line}: {reason.rstrip('.')}. {advice}"
 
 
 def _advice(reason: str) -> str:
@@ -60,7 +66,11 @@ def _simplified(constraint: str) -> str:
 
 
 def users_line(error: BaseException) -> str:
-    """The innermost line of the traceback that belongs neither to this package nor to an installed library."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [f for f in frames if not f.filename.startswith(_OWN_FOLDER) and _LIBRARIES not in f.filename]
-    return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else "an unknown line"
+    """The innermost line that belongs neither to this package nor to an installed library: in the traceback, or, where
+    libraries call each other, among the calls that led there."""
+    inner = reversed(traceback.extract_tb(error.__traceback__))
+    outer = reversed(traceback.extract_stack())
+    for frame in itertools.chain(inner, outer):
+        if not frame.filename.startswith(_OWN_FOLDER) and _LIBRARIES not in frame.filename:
+            return f"{frame.filename}:{frame.lineno}"
+    return "an unknown line"

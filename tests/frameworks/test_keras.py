@@ -146,6 +146,19 @@ def test_dynamic_height_and_width(tmp_path: Path) -> None:
         agree(exported, model, normal(*shape))
 
 
+def test_sizes_that_are_halved_and_doubled(tmp_path: Path) -> None:
+    image = keras.Input((None, None, 3))
+    half = new(layers.Conv2D, 8, 3, padding="same", activation="relu")(layers.MaxPooling2D(2)(image))
+    ups = [layers.UpSampling2D(2, interpolation="bilinear")(half), new(layers.Conv2DTranspose, 4, 3, 2, "same")(half)]
+    model = keras.Model(image, new(layers.Conv2D, 1, 1)(layers.concatenate(ups)))
+    with pytest.raises(jax2onnx.InputError, match="assuming"):  # half of 1 is 0
+        export(model, normal(1, 8, 8, 3), tmp_path)
+    with jax2onnx.assuming("dim_0_1 >= 2", "dim_0_2 >= 2"):
+        exported = export(model, normal(1, 8, 8, 3), tmp_path)
+    for shape in [(1, 2, 3, 3), (2, 7, 10, 3)]:
+        agree(exported, model, normal(*shape))
+
+
 def test_bidirectional_lstm_of_any_length(tmp_path: Path) -> None:
     model = keras.Sequential(
         [

@@ -10,6 +10,7 @@ from jax.export import symbolic_shape
 
 import jax2onnx
 from jax2onnx import runtime
+from tests.helpers import check, check_run
 from tests.symbolic.sizes import check_at_sizes
 
 
@@ -76,6 +77,22 @@ def test_constraints_as_strings_and_from_jax():
     check_at_sizes(f, "f32[B,T]", constraints=["B % 8 == 0", "T >= 2", "T <= 1024"], sizes=sizes)
     given = symbolic_shape("B, T", constraints=["mod(B, 8) == 0", "T >= 2", "T <= 1024"])
     check_at_sizes(f, jax.ShapeDtypeStruct(given, jnp.float32), sizes=sizes)
+
+
+def test_what_is_assumed_around_an_export():
+    def last_of_each(x):
+        return last_two(x), last_two(x.T)
+
+    message = message_of(last_two, ("T",))
+    assert "jax2onnx.assuming(" in message
+    with jax2onnx.assuming("T >= 2"):
+        model = check(last_two, np.ones(3, np.float32), dims=[("T",)])
+        both = check(last_of_each, np.ones((2, 4), np.float32), dims=[("T", "B")], constraints=["B >= 2"])
+        assert "which no input has" in message_of(last_two, ("B",))
+    for size in (2, 5):
+        check_run(model, last_two, np.ones(size, np.float32))
+        check_run(both, last_of_each, np.ones((size, 3), np.float32))
+    assert message_of(last_two, ("T",)) == message
 
 
 def run(model, x):
