@@ -259,6 +259,25 @@ def test_simple_cell_of_one_row_is_an_rnn():
     assert "RNN" not in ops(check(layer, normal(T, B, N)).graph)  # slower than the Scan
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_both_directions_of_a_simple_cell(part):
+    def layer(x: Any) -> Any:
+        def run(seed: int, **options: Any) -> Any:
+            def step(h: Any, x: Any) -> Any:
+                h = jnp.tanh(x @ normal(N, H, seed=seed) + h @ normal(H, H, seed=seed + 1))
+                return h, h
+
+            return lax.scan(step, jnp.zeros((1, H)), x, **options)[part]
+
+        return jnp.concatenate([run(0), run(5, reverse=True)], -1)
+
+    model = check(layer, normal(T, 1, N))
+    assert ops(model.graph) == ["RNN", "Reshape"]
+    bad = normal(T, 1, N)
+    bad[5, 0, 1] = np.nan
+    check_run(model, layer, bad)
+
+
 def test_weights_are_stored_once():
     layer = of_keras(keras.layers.LSTM(64, return_sequences=True))
     model = jax2onnx.to_onnx(layer, [jax.ShapeDtypeStruct((B, T, N), jnp.float32)])
