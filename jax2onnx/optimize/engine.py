@@ -95,6 +95,7 @@ class Rewriter:
         self._queued: set[ir.Node] = set()
         self._node: ir.Node | None = None  # the node that a rule is looking at
         self._new: list[ir.Node] = []
+        self._dead: dict[ir.Node, None] = {}  # nodes that use nothing any more, and are removed in the end
         self._constants: dict[Any, ir.Value] = {}
         self._functions: set[int] = set()  # ids of the graphs that cannot see the main graph's initializers
 
@@ -110,13 +111,25 @@ class Rewriter:
         while self._queue:
             node = self._queue.popleft()
             self._queued.discard(node)
-            if node.graph is not None:
+            if node.graph is not None and node not in self._dead:
                 self._visit(node)
             visits_left -= 1
             if not visits_left:
                 log.warning("The optimizer does not come to rest: %s. Please report this.", self.counts.most_common(3))
                 break
+        self._bury_the_dead()
         return self.counts
+
+    def _bury_the_dead(self) -> None:
+        """Remove them all at once: for each call, a graph looks at all its outputs."""
+        by_graph: dict[int, list[ir.Node]] = {}
+        for node in self._dead:
+            by_graph.setdefault(id(node.graph), []).append(node)
+        for nodes in by_graph.values():
+            graph = nodes[0].graph
+            if graph is not None:
+                graph.remove(nodes)
+        self._dead.clear()
 
     def graphs(self) -> list[ir.Graph]:
         """The main graph and the graphs of the functions (bodies are inside them)."""
@@ -218,13 +231,16 @@ class Rewriter:
         stack = [node]
         while stack:
             dead = stack.pop()
+            if dead in self._dead:
+                continue
             if dead.graph is None or _is_used(dead):
                 self._enqueue(dead)
                 continue
             producers = [v.producer() for v in used_values(dead)]
-            graph = dead.graph
             detach_bodies(dead)
-            graph.remove(dead, safe=True)
+            for i in range(len(dead.inputs)):
+                dead.replace_input_with(i, None)
+            self._dead[dead] = None
             stack.extend(p for p in producers if p is not None)
 
     # ------------------------------------------------------------------------------------------------ for rules

@@ -19,6 +19,7 @@ def share_equal_nodes(model: ir.Model) -> int:
     def visit(graph: ir.Graph, outer: dict[Any, ir.Node]) -> None:
         nonlocal count
         seen = dict(outer) if outer else {}
+        repeated: list[ir.Node] = []
         for node in list(graph):
             bodies = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
             if bodies:
@@ -32,8 +33,9 @@ def share_equal_nodes(model: ir.Model) -> int:
             for old, new in zip(node.outputs, first.outputs, strict=True):
                 for use in old.uses():
                     use.node.replace_input_with(use.idx, new)
-            graph.remove(node, safe=True)
+            repeated.append(node)
             count += 1
+        graph.remove(repeated, safe=True)
 
     for graph in [model.graph, *(f.graph for f in model.functions.values())]:
         visit(graph, {})
