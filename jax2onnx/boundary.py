@@ -1,4 +1,7 @@
-"""The form that JAX values have at a model's boundary: complex numbers are pairs of reals, keys are their data."""
+"""The form that JAX values have at a model's boundary.
+
+Complex numbers are pairs of reals, keys are their data, tangents of integers (float0, which carry nothing) are False.
+"""
 
 from __future__ import annotations
 
@@ -14,4 +17,6 @@ def at_boundary(x: Any) -> np.ndarray:
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     array = np.asarray(x)
+    if array.dtype == jax.dtypes.float0:
+        array = np.zeros(array.shape, bool)
     return np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array

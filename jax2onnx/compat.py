@@ -243,7 +243,8 @@ def map_sub_jaxprs(fn: Callable[[ClosedJaxpr], ClosedJaxpr], params: dict[str, A
             closed = closed_jaxpr(value)
             new = fn(closed)
             if new is not closed:
-                changed[name] = new
+                # Rules of JAX (for dead code, say) expect an open jaxpr where there was one.
+                changed[name] = new if isinstance(value, ClosedJaxpr) or new.consts else new.jaxpr
         elif isinstance(value, tuple) and value and isinstance(value[0], ClosedJaxpr):
             branches = [fn(item) if isinstance(item, ClosedJaxpr) else item for item in value]
             if any(a is not b for a, b in zip(branches, value, strict=True)):

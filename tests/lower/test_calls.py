@@ -115,3 +115,16 @@ def test_what_only_the_compiler_sees():
         return lax.optimization_barrier(x) + lax.stage(2.0)
 
     check(fn, np.float32([1, 2]))
+
+
+def test_the_gradient_of_a_checkpoint_around_what_is_decomposed():
+    """The body of a checkpoint is written anew, and JAX removes dead code from it after that."""
+
+    def loss(x, y):
+        return (jax.checkpoint(lambda x, y: lax.sort((x, y), num_keys=2))(x, y)[1] * jnp.arange(2.0)).sum()
+
+    check(jax.value_and_grad(loss, (0, 1)), X, X[::-1])
+
+
+def test_tangents_of_integers_are_false():
+    check(lambda x: jax.jvp(lambda x: (x * x, jnp.argsort(x)), (x,), (x,)), X)
