@@ -45,8 +45,8 @@ def run_in_both_directions(r: Rewriter, node: ir.Node) -> ir.Value | None:
     order = forwards.axes[:-1] + "DH"
     perm = [RESULTS[forwards.position].index(axis) for axis in order]
     shape = [dims(result)[i] for i in perm]
-    target, _ = reshape_operand(shape, dims(y))
-    if target is None:
+    target, is_zero_size = reshape_operand(shape, dims(y))
+    if target is None or is_zero_size:
         return None
     turned = r.op("Transpose", result, like=y, shape=shape, perm=perm)
     return r.op("Reshape", turned, r.const(target, np.int64), like=y)

@@ -142,8 +142,8 @@ def reshape_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | N
     if any(dims(part)[-1] != heads * size for part in parts):
         return None
     whole = (*dims(x)[:-1], heads * len(parts), size)
-    target, _ = reshape_operand(dims(x), whole)
-    if target is None:
+    target, is_zero_size = reshape_operand(dims(x), whole)
+    if target is None or is_zero_size:
         return None
     wide = r.op("Reshape", x, r.const(target, np.int64), like=x, shape=whole)
     pieces = r.split(wide, [heads] * len(parts), axis=rank - 1)

@@ -365,7 +365,7 @@ def stack_by_reshaping(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     joined = [*first[:axis], len(parts) * int(first[axis]), *first[axis + 1 :]]
     flat = r.op("Concat", *parts, like=y, shape=joined, axis=axis)
-    return r.op("Reshape", flat, r.const(dims(y), np.int64), like=y)
+    return reshaped(r, flat, y)
 
 
 MAGNIFIERS = {"Log", "Sqrt", "Reciprocal", "Pow"}

@@ -111,6 +111,7 @@ def test_edge_padding_of_one_side_and_what_is_not_that() -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_stack(axis: int) -> None:
     check(lambda x: jnp.stack([x, -x, x * 2], axis), X)
+    check(lambda x: jnp.stack([x, -x, x * 2], axis), X[:0])
     check(lambda x: jax.vmap(lambda r: jnp.stack([r[0], r[1], r[2] + r[3]]))(x), X)
 
 
