@@ -97,8 +97,8 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
     places = [i for i, d in enumerate(wanted) if d != 1]
     order = iter(places[kept.index(i)] for i in attribute(node, "perm") if i in kept)
     perm = [i if d == 1 else next(order) for i, d in enumerate(wanted)]
-    before, _ = reshape_operand(dims(x), shape)
-    if before is None:
+    before, is_zero_size = reshape_operand(dims(x), shape)
+    if before is None or is_zero_size:
         return None
     inner = r.op("Reshape", x, r.const(before, np.int64), like=outer, shape=shape)
     if perm != sorted(perm):
