@@ -215,9 +215,10 @@ OPSETS = st.sampled_from([17, 23, 23])
 
 def assume_xla_can(case: Case) -> None:
     """XLA cannot compile a scatter into a scalar, and takes one without index components for "replace everything"."""
-    hypothesis.assume(case.shape and (case.starts or case.windows(False) != case.shape))
-    # Without an index, XLA applies only the last of several updates; the sum of all is what the operation means.
-    hypothesis.assume(case.starts or np.prod(case.batch, dtype=int) <= 1)
+    for sized in (case, case.resized()):
+        hypothesis.assume(sized.shape and (sized.starts or sized.windows(False) != sized.shape))
+        # Without an index, XLA applies only the last of several updates; the sum of all is what the operation means.
+        hypothesis.assume(sized.starts or np.prod(sized.batch, dtype=int) <= 1)
 
 
 @settings
