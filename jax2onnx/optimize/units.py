@@ -87,6 +87,9 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
     split, user = producer(outer, "Reshape"), only_user(y)
     if split is None or outer is None or user is None or user.op_type not in RESHAPES:
         return None
+    # The shape after all reshapes in a row: those in between go, and must not be given in the meantime.
+    while (after := only_user(user.outputs[0])) is not None and after.op_type in RESHAPES:
+        user = after
     x, wanted = split.inputs[0], dims(user.outputs[0])
     if x is None or wanted == dims(y) or _core(wanted) != _core(dims(y)):
         return None

@@ -52,3 +52,13 @@ def test_a_short_chain_of_each() -> None:
 
 def test_division_by_a_constant_zero() -> None:
     check(lambda x: (x / 0, jax.nn.sigmoid(x / 0.0), x * (x / -0.0)), X)
+
+
+def test_axes_of_size_1_between_transposes() -> None:
+    """A transpose takes the shape in which the reshapes after it end, and the rules come to rest."""
+
+    def fn(x: Any) -> Any:
+        y = x.reshape(2, 2, 2).transpose(2, 0, 1).reshape(2, 2, 1, 2).transpose(0, 3, 1, 2)
+        return y[..., 0].transpose(0, 2, 1)
+
+    assert [node.op_type for node in check(fn, X).graph.node] == ["Reshape", "Transpose"]
