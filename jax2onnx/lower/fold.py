@@ -1,5 +1,7 @@
 """Equations whose operands are all known are evaluated while exporting, as long as the result is small.
 
+So are those whose results are empty, for which no operand matters.
+
 Index arithmetic and masks are mostly of this kind. NumPy computes the operations that are exact in it (compiling each
 of them with XLA would take longer than the rest of the export); JAX computes the others.
 """
@@ -38,6 +40,10 @@ def _iota(*, dtype: Any, shape: Any, dimension: int, **_: Any) -> np.ndarray:
     return np.broadcast_to(index.reshape([-1 if i == dimension else 1 for i in range(len(shape))]), shape)
 
 
+def _reshape(x: np.ndarray, *, new_sizes: Any, dimensions: Any = None, **_: Any) -> np.ndarray:
+    return (x if dimensions is None else np.transpose(x, dimensions)).reshape(new_sizes)
+
+
 def _plain(fn: Any) -> Callable:
     return lambda *xs, **_: fn(*xs)
 
@@ -69,7 +75,7 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
     },
     lax.broadcast_in_dim_p: _broadcast,
     lax.iota_p: _iota,
-    lax.reshape_p: lambda x, *, new_sizes, **_: x.reshape(new_sizes),
+    lax.reshape_p: _reshape,
     lax.squeeze_p: lambda x, *, dimensions, **_: np.squeeze(x, dimensions),
     lax.transpose_p: lambda x, *, permutation, **_: np.transpose(x, permutation),
     lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
@@ -91,10 +97,12 @@ CALLS = frozenset(compat.CALL_PRIMITIVES)
 
 
 def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
-    """The results of an equation if its operands are known and its results small, else None.
+    """The results of an equation if its operands are known and its results small, or have no elements; else None.
 
     Not of a call: its equations are evaluated one by one, most of them without compiling anything.
     """
+    if all(_is_empty(v.aval) for v in eqn.outvars) and not eqn.effects:
+        return [np.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
     for operand in operands:
         if operand.const is None:
             return None
@@ -136,6 +144,11 @@ def _steps(eqn: Any) -> float:
     length = eqn.params["length"] if eqn.primitive is lax.scan_p else 1
     inner = sum(_steps(e) for sub in compat.sub_jaxprs(eqn.params) for e in sub.jaxpr.eqns)
     return 1 + length * inner if isinstance(length, int) else np.inf
+
+
+def _is_empty(aval: Any) -> bool:
+    """Has an array no elements, whatever its operands are? Runtimes are not at their best there."""
+    return all(isinstance(dim, int) for dim in aval.shape) and 0 in aval.shape
 
 
 def _is_small(aval: Any) -> bool:
