@@ -73,7 +73,7 @@ def keep_rows_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     x = inner.inputs[0]
     assert x is not None
-    if dims(x)[-1] != dims(w)[0] or dims(y) != (*dims(x)[:-1], dims(w)[1]):
+    if dims(x)[-1:] != dims(w)[:1] or dims(y) != (*dims(x)[:-1], dims(w)[1]):
         return None
     return r.op("MatMul", x, w, like=y)
 
