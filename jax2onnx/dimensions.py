@@ -18,6 +18,9 @@ from .errors import InputError
 Dim = Any
 """An int or a symbolic dimension of `jax.export`, whose class is not public."""
 
+NOTE = "jax2onnx.dimension"
+"""The key of a note (`ir.Value.meta`): this value of one element is the dimension that the note describes."""
+
 _OPERATORS: dict[type[ast.AST], Callable[[Dim, Dim], Dim]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import compat
+from jax2onnx.dimensions import NOTE
 from jax2onnx.lower.dtypes import INT64
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Dims:
             return self._variable(dim)
         if dim not in self._vectors:
             self._vectors[dim] = self._compute(dim)
+            self._vectors[dim].value.meta[NOTE] = str(dim)
         return self._vectors[dim]
 
     def behind(self, x: Val) -> Any | None:

@@ -9,6 +9,7 @@ when the model is loaded, and up to 1.8 times slower. So it is for those who pre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,12 +87,11 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
     variance, epsilon = inner
     for i, candidate in enumerate(numerators):
         found = _grouped(candidate, variance)
-        if found is None or not all(isinstance(d, int) and d > 0 for d in dims(found.x)[1:]):
+        if found is None or 0 in dims(found.x)[1:]:
             continue
         result = _emit(r, found, epsilon, native)
         if dims(candidate) != dims(result):
-            shape = [0, *dims(candidate)[1:]]
-            result = r.op("Reshape", result, r.const(shape, np.int64), like=candidate)
+            result = r.op("Reshape", result, r.const(_kept(dims(candidate)), np.int64), like=candidate)
         others = numerators[:i] + numerators[i + 1 :]
         for factor in others:
             result = r.op("Mul", result, factor, like=y)
@@ -100,7 +100,7 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
 
 
 def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value:
-    """The normalization, without scale and bias. Only the batch, the first axis, may have a size that is not known."""
+    """The normalization, without scale and bias. The sizes of the batch and of the positions need not be known."""
     x, groups = found
     batch, *positions, channels = dims(x)
     assert isinstance(channels, int)
@@ -117,11 +117,22 @@ def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value
     elif native:
         inner = r.op("GroupNormalization", inner, *plain(channels), like=inner, epsilon=epsilon, num_groups=groups)
     else:
-        split = [groups, channels // groups, *positions]
-        inner = r.op("Reshape", inner, r.const([0, *split], np.int64), like=x, shape=[batch, *split])
+        split = [batch, groups, channels // groups, *positions]
+        whole, allowzero = r.const(_kept(shape), np.int64), None
+        if not all(isinstance(d, int) for d in positions):
+            whole, allowzero = r.op("Shape", inner, like=whole), 1
+            # An axis of size 1, so that each position keeps its number, and 0 can say that it stays.
+            spread = [batch, channels, 1, *positions]
+            inner = r.op("Unsqueeze", inner, r.const([2], np.int64), like=x, shape=spread)
+        inner = r.op("Reshape", inner, r.const(_kept(split), np.int64), like=x, shape=split)
         inner = r.op("InstanceNormalization", inner, *plain(groups), like=inner, epsilon=epsilon)
-        inner = r.op("Reshape", inner, r.const([0, *shape[1:]], np.int64), like=x, shape=shape)
+        inner = r.op("Reshape", inner, whole, like=x, shape=shape, allowzero=allowzero)
     return inner if rank == 2 else r.op("Transpose", inner, like=x, perm=last)
+
+
+def _kept(shape: Sequence[int | str]) -> list[int]:
+    """The operand of a Reshape that leaves axes of unknown size as they are, and the first one."""
+    return [0 if i == 0 or isinstance(d, str) else d for i, d in enumerate(shape)]
 
 
 def _grouped(candidate: ir.Value, variance: ir.Value) -> Grouped | None:

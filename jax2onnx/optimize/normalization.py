@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.optimize.emptiness import is_number_of_elements, is_seen_if_empty
 from jax2onnx.optimize.engine import (
     Rewriter,
     RuleSet,
@@ -41,21 +42,13 @@ PRODUCTS = ("Mul", "Div", "Reciprocal", "Sqrt")
 @MEANS.rewrites("Div", "Mul", given=first("ReduceSum"))
 def recognise_mean(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A sum divided by the number of its terms."""
-    total, count = node.inputs[0], scalar(node.inputs[1])
-    summed = producer(total, "ReduceSum")
-    if summed is None or count is None or len(summed.outputs[0].uses()) != 1 or summed.outputs[0].is_graph_output():
+    summed = producer(node.inputs[0], "ReduceSum")
+    if summed is None or len(summed.outputs[0].uses()) != 1 or summed.outputs[0].is_graph_output():
         return None
     x, axes = summed.inputs[0], axes_of(summed)
     if x is None or axes is None or x.dtype is None or not x.dtype.is_floating_point():
         return None
-    sizes = [dims(x)[a] for a in axes]
-    if not all(isinstance(s, int) and s > 0 for s in sizes):
-        return None
-    terms = math.prod(int(s) for s in sizes)
-    if node.op_type == "Div" and float(count) != terms:
-        return None
-    # Multiplying by the reciprocal is the same number only where that is exact: for powers of two.
-    if node.op_type == "Mul" and (float(count) * terms != 1.0 or terms & (terms - 1)):
+    if not _is_divided_by(node, tuple(dims(x)[a] for a in axes)):
         return None
     keepdims = attribute(summed, "keepdims", 1)
     if dims(node.outputs[0]) != dims(summed.outputs[0]):
@@ -63,6 +56,41 @@ def recognise_mean(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if r.opset >= 18:
         return r.op("ReduceMean", x, r.const(axes, np.int64), like=node.outputs[0], keepdims=keepdims)
     return r.op("ReduceMean", x, like=node.outputs[0], axes=axes, keepdims=keepdims)
+
+
+def _is_divided_by(node: ir.Node, sizes: tuple[int | str, ...]) -> bool:
+    """Is something divided by the product of `sizes`, and not seen where one of them is 0?"""
+    symbolic = [s for s in sizes if isinstance(s, str)]
+    if symbolic:
+        y = node.outputs[0]
+        return (
+            node.op_type == "Div"
+            and 0 not in sizes
+            and is_number_of_elements(node.inputs[1], sizes)
+            and not any(is_seen_if_empty(y, size) for size in symbolic)
+        )
+    count, terms = scalar(node.inputs[1]), math.prod(int(s) for s in sizes)
+    if count is None or not terms:
+        return False
+    # Multiplying by the reciprocal is the same number only where that is exact: for powers of two.
+    return float(count) == terms if node.op_type == "Div" else float(count) * terms == 1.0 and not terms & (terms - 1)
+
+
+@MEANS.rewrites("Where", given=first("Greater"))
+def skip_question_whether_there_are_any(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """count > 0 ? y : something else is y where nothing is seen if the count is 0, as in a variance."""
+    condition, y, _ = node.inputs
+    greater = producer(condition, "Greater")
+    if greater is None or y is None or dims(y) != dims(node.outputs[0]) or scalar(greater.inputs[1]) != 0:
+        return None
+    mean = producer(y, "ReduceMean")
+    x, axes = (mean.inputs[0], axes_of(mean)) if mean is not None else (None, None)
+    if x is None or axes is None:
+        return None
+    sizes = tuple(dims(x)[a] for a in axes)
+    if not is_number_of_elements(greater.inputs[0], sizes):
+        return None
+    return None if any(is_seen_if_empty(node.outputs[0], s) for s in sizes if isinstance(s, str)) else y
 
 
 class Normalized(NamedTuple):

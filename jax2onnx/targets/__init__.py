@@ -31,7 +31,16 @@ def legalize(model: ir.Model, target: str) -> None:
     Raises:
         UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
     """
-    from jax2onnx.targets import double, float8, integers, nan, recurrent, reductions, windows  # noqa: F401  (register)
+    from jax2onnx.targets import (  # noqa: F401  (register)
+        double,
+        empty,
+        float8,
+        integers,
+        nan,
+        recurrent,
+        reductions,
+        windows,
+    )
     from jax2onnx.targets.rewrite import Legalizer
 
     check_target(target)

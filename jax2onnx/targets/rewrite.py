@@ -26,11 +26,16 @@ EXPANSIONS: dict[tuple[str, ir.DataType], Expansion] = {}
 FUNCTIONS: set[Expansion] = set()
 """Expansions that become functions of the model, so that a long detour for rare inputs does not hide the graph."""
 
+EXEMPT: dict[Expansion, Callable[[ir.Node], bool]] = {}
+"""For some expansions: which nodes need none."""
+
 DOMAIN = "jax2onnx"
 """The domain of these functions. They are called like the operators that they stand for."""
 
 
-def expands(ops: str, dtypes: str = "f64", *, as_function: bool = False) -> Callable[[Expansion], Expansion]:
+def expands(
+    ops: str, dtypes: str = "f64", *, as_function: bool = False, unless: Callable[[ir.Node], bool] | None = None
+) -> Callable[[Expansion], Expansion]:
     """Register the decorated function as the way to compute `ops` with `dtypes` where there is no kernel."""
 
     def register(fn: Expansion) -> Expansion:
@@ -38,6 +43,8 @@ def expands(ops: str, dtypes: str = "f64", *, as_function: bool = False) -> Call
             EXPANSIONS[op, ir.DataType.from_short_name(dtype)] = fn
         if as_function:
             FUNCTIONS.add(fn)
+        if unless is not None:
+            EXEMPT[fn] = unless
         return fn
 
     return register
@@ -170,6 +177,8 @@ class Legalizer:
             return self._reuse_cast(node) if op == "Cast" and self.images else node.outputs
         if plan.expansion is None:
             return self._carry(node, plan)
+        if plan.expansion in EXEMPT and EXEMPT[plan.expansion](node):
+            return node.outputs
         if plan.expansion in FUNCTIONS and not self.expanding:
             results: Sequence[ir.Value] | None = self._call(node)
         else:

@@ -1,0 +1,69 @@
+"""Axes that may have no elements: sizes as the program has them, and values that nobody sees if an axis is empty.
+
+The mean of nothing is NaN in JAX and 0 in ONNX Runtime. Where it is only subtracted from, or multiplied by, something
+that is as empty, the difference is one of arrays without elements.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+from jax.export import SymbolicScope
+
+from jax2onnx.dimensions import NOTE, Dim, parse_dim
+from jax2onnx.errors import InputError
+from jax2onnx.optimize.engine import attribute, dims, producer, scalar
+
+_MANY = 50
+"""How many values are looked at: more than there are between the statistics of a layer and where they are applied."""
+
+_MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def is_number_of_elements(value: ir.Value | None, sizes: tuple[int | str, ...]) -> bool:
+    """Is a value of one element the product of `sizes`?"""
+    scope = SymbolicScope()
+    number = _size(value, scope)
+    if number is None:
+        return False
+    try:
+        return bool(number == math.prod(s if isinstance(s, int) else parse_dim(s, scope) for s in sizes))
+    except InputError:  # a size that depends on the data has no name
+        return False
+
+
+def _size(value: ir.Value | None, scope: SymbolicScope) -> Dim | None:
+    """The dimension that a value of one element is."""
+    number = scalar(value)
+    if number is not None:
+        return int(number)
+    if value is not None and NOTE in value.meta:
+        return parse_dim(value.meta[NOTE], scope)
+    node = producer(value, "Shape", "Mul", *_MOVES)
+    if node is None or node.inputs[0] is None or node.outputs[0].shape is None:
+        return None
+    if node.op_type == "Shape":
+        axes = dims(node.inputs[0])[attribute(node, "start", 0) : attribute(node, "end")]
+        return None if len(axes) != 1 else axes[0] if isinstance(axes[0], int) else parse_dim(axes[0], scope)
+    if node.op_type == "Mul":
+        a, b = (_size(v, scope) for v in node.inputs)
+        return None if a is None or b is None else a * b
+    return _size(node.inputs[0], scope)
+
+
+def is_seen_if_empty(value: ir.Value, size: str) -> bool:
+    """May a result of the model depend on `value` where `size`, that of some axis, is 0?"""
+    ahead, met = [value], {value}
+    while ahead:
+        value = ahead.pop()
+        if value.is_graph_output() or len(met) > _MANY:
+            return True
+        for node, _ in value.uses():
+            for output in node.outputs:
+                if output.shape is None:
+                    return True
+                if size not in dims(output) and output not in met:
+                    met.add(output)
+                    ahead.append(output)
+    return False
