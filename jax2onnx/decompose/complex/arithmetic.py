@@ -69,7 +69,7 @@ def sign(z: Complex) -> Complex:
 
 @on_complex(P.square_p)
 def square(z: Complex) -> Complex:
-    return Complex((z.re - z.im) * (z.re + z.im), 2 * z.re * z.im)
+    return Complex((z.re - z.im) * (z.re + z.im), 2 * (z.re * z.im))
 
 
 def one_like(z: Complex) -> Complex:

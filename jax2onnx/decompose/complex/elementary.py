@@ -66,7 +66,7 @@ def _root(z: Complex) -> Complex:
     ratio = where(small == large, 1, small / large)
     share = where(x == large, 1, x / large)
     root = lax.sqrt(large) * lax.sqrt(0.5 * (share + lax.sqrt(1 + ratio * ratio)))
-    other = where((root == 0) | (y == np.inf), y, y / (2 * root))
+    other = where((root == 0) | (y == np.inf), root, y / (2 * root))
     return Complex(where(z.re < 0, other, root), where(z.re < 0, root, other))
 
 
@@ -78,8 +78,9 @@ def sqrt(z: Complex, **_: Any) -> Complex:
 
 @on_complex(P.rsqrt_p)
 def rsqrt(z: Complex, **_: Any) -> Complex:
-    result = div(one_like(z), _root(z))
-    return Complex(result.re, where(positive(z.im), result.im, -result.im))
+    re, im = div(one_like(z), _root(z))
+    infinite = (lax.abs(z.re) == np.inf) | (lax.abs(z.im) == np.inf)  # then it is 0, also if the other part is NaN
+    return Complex(where(infinite, 0, re), where(infinite, 0, where(positive(z.im), im, -im)))
 
 
 @on_complex(*primitives("log2"))

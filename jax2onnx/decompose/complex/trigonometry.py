@@ -70,7 +70,8 @@ def tanh(z: Complex, **_: Any) -> Complex:
     sine, cosine = lax.sin(z.im), lax.cos(z.im)
     scale = sinh * sinh + cosine * cosine
     infinite = lax.abs(z.re) == np.inf  # whatever the imaginary part
-    return Complex(where(infinite, lax.sign(z.re), sinh * cosh / scale), where(infinite, 0, sine * cosine / scale))
+    re = where(infinite, lax.sign(z.re), sinh * cosh / scale)
+    return Complex(re, where(infinite | (z.im == 0), 0, sine * cosine / scale))
 
 
 @on_complex(P.tan_p)
@@ -86,7 +87,8 @@ def _asin_acos(z: Complex) -> tuple[Any, Any]:
     x, y = lax.abs(z.re), lax.abs(z.im)
     info = np.finfo(x.dtype)
     huge = math.sqrt(float(info.max)) / 8
-    large = lax.max(x, y) >= huge
+    wide = x >= huge
+    large = wide | (y >= huge)
     # Where they are large both are replaced: what is computed from them is not used there.
     x_, y_ = where(large, 1, x), where(large, 1, y)
     r, s = modulus(x_ + 1, y_), modulus(x_ - 1, y_)
@@ -109,9 +111,9 @@ def _asin_acos(z: Complex) -> tuple[Any, Any]:
     root = lax.sqrt(excess * (a + 1))
     tiny = (y_ < float(info.eps)) & (x_ < 1)
     height = where(tiny, y_ / lax.sqrt(where(tiny, (1 - x_) * (1 + x_), 1)), lax.log1p(excess + root))
-    # log(2 * |z|)
-    top, bottom = lax.max(x, y), lax.min(x, y)
-    ratio = where(top == np.inf, 0, bottom / top)
+    # log(2 * |z|), also where one part is infinite and the other is NaN
+    top = where(wide, where(y > x, y, x), y)
+    ratio = where((top == np.inf) | (y != y), 0, lax.min(x, y) / top)
     far = math.log(2) + lax.log(top) + 0.5 * lax.log1p(ratio * ratio)
     return where(large, y, adjacent), where(large, far, height)
 
@@ -144,16 +146,17 @@ def acosh(z: Complex, **_: Any) -> Complex:
 def atanh(z: Complex, **_: Any) -> Complex:
     x, y = lax.abs(z.re), lax.abs(z.im)
     size = lax.max(x, y)
-    near = size <= 1 / float(np.finfo(x.dtype).eps)
+    most = 1 / float(np.finfo(x.dtype).eps)
+    near = size <= most
     x_, y_ = where(near, x, 1), where(near, y, 1)
     re = 0.25 * lax.log1p(4 * x_ / ((1 - x_) * (1 - x_) + y_ * y_))
     im = 0.5 * lax.atan2(2 * y_, (1 - x_) * (1 + x_) - y_ * y_)
     # Far out it is 1 / z, and half a turn.
-    share = where(x == np.inf, 0, x / size)
-    ratio = where(size == np.inf, 0, lax.min(x, y) / size)
-    far = share / (1 + ratio * ratio) / size
+    ratio = lax.min(x, y) / size
+    far = where((x == np.inf) | (y == np.inf), 0, x / size / (1 + ratio * ratio) / size)
     re, im = where(near, re, far), where(near, im, 0.5 * math.pi)
-    return Complex(where(z.re < 0, -re, re), where(positive(z.im), im, -im))
+    upper = where(size < 4 * most * most, positive(z.im), z.im >= 0)  # XLA sees the sign of a zero up to there
+    return Complex(where(z.re < 0, -re, re), where(upper, im, -im))
 
 
 @on_complex(P.atan_p)
