@@ -1,8 +1,7 @@
 """RotaryEmbedding: pairs of numbers, turned by an angle for each position, recognised by their maths.
 
 A pair is either two neighbours, or the same place in both halves of a head. In ONNX Runtime the operator takes a third
-to a sixth of the time of the formula, for the same numbers but for the last digit. All sizes have to be known: the
-kernel refuses empty arrays.
+to a sixth of the time of the formula, for the same numbers but for the last digit.
 """
 
 from __future__ import annotations
@@ -100,13 +99,26 @@ def _turned(value: ir.Value | None) -> tuple[list[int] | None, ir.Value | None]:
 
 
 def _first_half(r: Rewriter, value: ir.Value) -> ir.Value | None:
-    """Half of a known array, if the other half is the same."""
+    """Half of an array, if the other half is the same: known, or computed from the same numbers twice."""
     array = constant(value)
     size = dims(value)[-1]
-    if array is None or not isinstance(size, int) or size % 2:
+    if not isinstance(size, int) or size % 2:
         return None
-    half = np.ascontiguousarray(array[..., : size // 2])
-    return r.const(half) if half.tobytes() == np.ascontiguousarray(array[..., size // 2 :]).tobytes() else None
+    if array is not None:
+        half = np.ascontiguousarray(array[..., : size // 2])
+        return r.const(half) if half.tobytes() == np.ascontiguousarray(array[..., size // 2 :]).tobytes() else None
+    shape = [*dims(value)[:-1], size // 2]
+    twice = producer(value, "Concat")
+    if twice is not None:
+        is_last = attribute(twice, "axis") % len(shape) == len(shape) - 1
+        return twice.inputs[0] if is_last and len(twice.inputs) == 2 and len(set(twice.inputs)) == 1 else None
+    node = producer(value, "Cos", "Sin", "Unsqueeze")
+    if node is None or node.inputs[0] is None:
+        return None
+    if node.op_type == "Unsqueeze" and any(a % len(shape) == len(shape) - 1 for a in axes_of(node) or (-1,)):
+        return None
+    inner = _first_half(r, node.inputs[0])
+    return None if inner is None else r.op(node.op_type, inner, *node.inputs[1:], like=value, shape=shape)
 
 
 def _rotated(
@@ -133,7 +145,7 @@ def _is_product(value: ir.Value, a: ir.Value, b: ir.Value) -> bool:
 
 
 def _half(value: ir.Value | None) -> Half | None:
-    node = producer(value, "Split", "Slice")
+    node = producer(value, "Split", "Slice", "Gather")
     if node is None or node.inputs[0] is None or value is None:
         return None
     x = node.inputs[0]
@@ -144,6 +156,12 @@ def _half(value: ir.Value | None) -> Half | None:
         if attribute(node, "axis", 0) % (last + 1) != last or len(node.outputs) != 2:
             return None
         return Half(x, value is node.outputs[1], False)
+    if node.op_type == "Gather":
+        places = integers(node.inputs[1]) if attribute(node, "axis", 0) % (last + 1) == last else None
+        for start in (0, 1):
+            if places == tuple(range(start, size, 2)):
+                return Half(x, start == 1, True)
+        return None
     starts, axes = integers(node.inputs[1]), axes_of(node, 3)
     steps = integers(node.inputs[4]) if len(node.inputs) > 4 else (1,)
     if starts is None or axes is None or steps is None or [a % (last + 1) for a in axes] != [last]:
@@ -157,25 +175,56 @@ def _emit(r: Rewriter, y: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, i
     """The operator. The angles have a position for each row, heads are on one of the axes beside it."""
     if r.opset < OPSET or y.dtype != ir.DataType.FLOAT or dims(x) != dims(y) or dims(cos) != dims(sin):
         return None
-    if len(dims(x)) != 4 or not all(isinstance(d, int) and d > 0 for d in dims(x)):
+    if len(dims(x)) != 4 or 0 in dims(x):
         return None
-    batch, _, _, size = (int(d) for d in dims(x))
+    batch, *_, size = dims(x)
     shape = (1,) * (4 - len(dims(cos))) + dims(cos)
     for heads, positions in ((2, 1), (1, 2)):
-        length = dims(x)[positions]
-        if shape[heads] == 1 and shape[positions] == length and shape[0] in (1, batch) and shape[3] == size // 2:
+        length, count = dims(x)[positions], dims(x)[heads]
+        if shape[heads] == 1 and shape[positions] == length and shape[0] in (1, batch) and shape[3] == int(size) // 2:
             break
     else:
         return None
-    per_row = shape[0] == batch
-    target = [batch, int(length), size // 2] if per_row else [int(length), size // 2]
-    angles = [r.op("Reshape", v, r.const(target, np.int64), like=v, shape=target) for v in (cos, sin)]
-    places = None if per_row else r.const(np.tile(np.arange(int(length)), (batch, 1)), np.int64)
+    if not isinstance(count, int):
+        return None
+    angles, places = [cos, sin], None
+    if isinstance(batch, int) and isinstance(length, int):
+        per_row = shape[0] == batch
+        target = [batch, length, shape[3]] if per_row else [length, shape[3]]
+        angles = [r.op("Reshape", v, r.const(target, np.int64), like=v, shape=target) for v in angles]
+        places = None if per_row else r.const(np.tile(np.arange(length), (batch, 1)), np.int64)
+    else:
+        angles = [_for_each_row(r, v, heads - 4, x) for v in angles]
     flag = 1 if interleaved else None
     if heads == 1:
         return r.op("RotaryEmbedding", x, *angles, places, like=y, interleaved=flag)
-    count = int(dims(x)[heads])
-    rows = [batch, int(length), count * size]
-    joined = r.op("Reshape", x, r.const(rows, np.int64), like=x, shape=rows)
+    rows = [batch, length, count * int(size)]
+    joined = r.op("Reshape", x, r.const([0, 0, rows[2]], np.int64), like=x, shape=rows)
     result = r.op("RotaryEmbedding", joined, *angles, places, like=y, shape=rows, num_heads=count, interleaved=flag)
-    return r.op("Reshape", result, r.const([int(d) for d in dims(y)], np.int64), like=y)
+    return r.op("Reshape", result, r.const([0, 0, count, size], np.int64), like=y)
+
+
+def _for_each_row(r: Rewriter, angles: ir.Value, heads: int, x: ir.Value) -> ir.Value:
+    """The angles (batch, positions, size / 2), without the axis of heads, which is counted from the end."""
+    shape = list(dims(angles))
+    if len(shape) >= -heads:
+        del shape[heads]
+        angles = r.op("Squeeze", angles, r.const([heads], np.int64), like=angles, shape=shape)
+    batch = dims(x)[0]
+    if shape == [batch, *shape[-2:]]:
+        return angles
+    ones = r.const([1, 1], np.int64)
+    if isinstance(batch, int):
+        rows = r.const([batch, 1, 1], np.int64)
+    else:
+        rows = r.op("Concat", _size_of_batch(r, x), ones, like=ones, shape=[3], axis=0)
+    return r.op("Expand", angles, rows, like=angles, shape=[batch, *shape[-2:]])
+
+
+def _size_of_batch(r: Rewriter, x: ir.Value) -> ir.Value:
+    """The size of the first axis: of an input of the graph that has it, so that all layers compute it once."""
+    batch, node = dims(x)[0], x.producer()
+    inputs = node.graph.inputs if node is not None and node.graph is not None else ()
+    source = next((v for v in inputs if batch in dims(v)), x)
+    axis = dims(source).index(batch)
+    return r.op("Shape", source, like=r.const([0], np.int64), start=axis, end=axis + 1)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import check, check_run
+from tests.symbolic.sizes import check_at_sizes
 
 B, T, H, D = 2, 6, 3, 8
 X = np.random.default_rng(0).normal(size=(B, T, H, D)).astype(np.float32)
@@ -99,8 +100,35 @@ def test_near_misses(fn):
     assert "RotaryEmbedding" not in ops(check(fn, X))
 
 
-def test_sizes_that_may_be_zero_and_older_opsets():
+def test_batches_of_any_size_and_older_opsets():
     model = check(halves, X, dims=[("B", T, H, D)])
-    assert "RotaryEmbedding" not in ops(model)
+    assert ops(model).count("RotaryEmbedding") == 1
+    check_run(model, halves, HARD)
     check_run(model, halves, X[:0])
     assert "RotaryEmbedding" not in ops(check(halves, X, opset=22))
+
+
+def angles_of(x: Any) -> Any:
+    return jnp.arange(x.shape[1])[:, None] / 100 ** (jnp.arange(D // 2) / D)
+
+
+def any_halves(x: Any) -> Any:
+    return halves(x, angles_of(x)[:, None])
+
+
+def any_whole(x: Any) -> Any:
+    angles = angles_of(x)
+    cos, sin = (g(jnp.concatenate([angles, angles], -1))[None, :, None] for g in (jnp.cos, jnp.sin))
+    return x * cos + jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1) * sin
+
+
+def any_neighbours(x: Any) -> Any:
+    heads_first = x.transpose(0, 2, 1, 3)
+    pair = turned(heads_first[..., ::2], heads_first[..., 1::2], angles_of(x))
+    return jnp.stack(pair, -1).reshape(heads_first.shape)
+
+
+@pytest.mark.parametrize("fn", [any_halves, any_whole, any_neighbours])
+def test_sequences_of_any_length(fn):
+    model = check_at_sizes(fn, ("B", "T", H, D), empty="B T", atol=1e-5)
+    assert ops(model).count("RotaryEmbedding") == 1 and "Slice" not in ops(model)
