@@ -230,7 +230,9 @@ class Builder:
         has a `name`: then it is a weight in another shape."""
         if name:
             return self.const(array, name)
-        if array.size <= 1 or not (array == array.flat[0]).all() or (array.flat[0] == 0 and np.signbit(array).any()):
+        with np.errstate(invalid="ignore"):  # bfloat16 warns of NaN
+            same = array.size > 1 and (array == array.flat[0]).all()
+        if not same or (array.flat[0] == 0 and np.signbit(array).any()):
             return self.const(array)
         value = self.full(array.shape, array.flat[0], array.dtype)
         value.const = array
