@@ -22,6 +22,7 @@ from jax2onnx import compat, opsets, report, side_effects
 from jax2onnx.assumptions import assumed
 from jax2onnx.decompose import decompose
 from jax2onnx.decompose.outline import outline
+from jax2onnx.decompose.repeats import share_repeats
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
 from jax2onnx.frontends import source_of
@@ -29,7 +30,7 @@ from jax2onnx.loosen import loosen
 from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
 from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.noise import noise_as_input
-from jax2onnx.optimize import optimize
+from jax2onnx.optimize import optimize, optimize_part
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.sizes import describe_constraints
 from jax2onnx.specs import input_specs, needs_x64
@@ -165,6 +166,8 @@ def to_onnx(
         if record_primitive_calls_file is not None:
             report.write_primitive_calls(live, record_primitive_calls_file)
         report.check_all_supported(core, rules)
+        if not provenance_level:  # which says of each node from which equation it is
+            core = share_repeats(core, [True] * count)
         model, write_out_composites = lower(
             core,
             input_names=names.inputs,
@@ -179,6 +182,7 @@ def to_onnx(
             inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals[count:], "inputs_as_nchw"),
             outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),
             provenance_level=provenance_level,
+            optimize_part=functools.partial(optimize_part, opset=opset, normalization_mode=normalization_mode),
         )
         optimize(model, write_out_composites, normalization_mode)
     legalize(model, target)

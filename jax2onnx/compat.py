@@ -72,6 +72,11 @@ def closed_jaxpr(jaxpr: Any, consts: Sequence[Any] = ()) -> ClosedJaxpr:
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, consts)
 
 
+def is_jaxpr(value: Any) -> bool:
+    """Whether a parameter is a jaxpr, with or without its constants."""
+    return isinstance(value, ClosedJaxpr | core.Jaxpr)
+
+
 def scan_layout(params: dict[str, Any]) -> tuple[int, int]:
     """How many operands of a scan are constants, and how many carries. JAX 0.12 has trees in place of the numbers."""
     if "ft_in" in params:
@@ -423,6 +428,42 @@ def jaxpr_of(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any])
     """A jaxpr of some equations of another one."""
     debug_info = core.DebugInfo("jax2onnx", "outline", ("",) * len(invars), ("",) * len(outvars))
     return ClosedJaxpr(core.Jaxpr((), invars, outvars, eqns, debug_info=debug_info), ())
+
+
+NUMBERED = "#"
+"""The equations of a repeated body are in scopes of this name and their number."""
+
+
+def repeated_body(
+    consts: Sequence[tuple[Any, Any]],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    before: Sequence[Any],
+    eqns: Sequence[Any],
+) -> ClosedJaxpr:
+    """A jaxpr of equations of another one, which knows some of its constants (variable, content). The scope of each
+    equation is its number, that of those `before` is 0."""
+    numbered = []
+    for i, eqn in [*((0, eqn) for eqn in before), *enumerate(eqns)]:
+        stack = source_info_util.new_name_stack(f"{NUMBERED}{i}")
+        numbered.append(eqn.replace(source_info=eqn.source_info.replace(name_stack=stack)))
+    debug_info = core.DebugInfo("jax2onnx", "repeated", ("",) * len(invars), ("",) * len(outvars))
+    jaxpr = core.Jaxpr([v for v, _ in consts], invars, outvars, numbered, debug_info=debug_info)
+    return ClosedJaxpr(jaxpr, [content for _, content in consts])
+
+
+def repeated_call(
+    primitive: Any, body: ClosedJaxpr, eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]
+) -> Any:
+    """An equation that does what `eqns` do, which are a copy of those of `body`."""
+    return eqns[0].replace(
+        primitive=primitive,
+        params={"body": body, "equations": eqns},
+        invars=list(invars),
+        outvars=list(outvars),
+        effects=frozenset(),
+        source_info=eqns[0].source_info.replace(name_stack=source_info_util.new_name_stack()),
+    )
 
 
 def without_scope(eqn: Any, depth: int) -> Any:

@@ -25,6 +25,7 @@ from jax2onnx.lower import (  # noqa: F401  (each registers its rules)
     indexing_slice,
     integer,
     reduce,
+    repeats,
     scan,
     shape,
     sharding,
@@ -67,13 +68,14 @@ def lower(
     inputs_as_nchw: Sequence[int] = (),
     outputs_as_nchw: Sequence[int] = (),
     provenance_level: int = 0,
+    optimize_part: Callable[[ir.Graph], None] | None = None,
 ) -> Lowered:
     """The ONNX model of a core jaxpr: valid, every value with its shape and dtype, and not yet optimised.
 
     The first arguments of the jaxpr are the `weights`, the others are inputs. `names` has the names of arrays that are
     constants of the program, by `naming.array_key`.
     """
-    session = Session(opset, lowerings, decompose, provenance_level, names)
+    session = Session(opset, lowerings, decompose, provenance_level, names, optimize_part)
     session.reserve([*input_names, *output_names])
     g = Builder(session)
     invars = closed.jaxpr.invars

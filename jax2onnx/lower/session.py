@@ -40,6 +40,7 @@ class Session:
         decompose: Callable[[ClosedJaxpr], ClosedJaxpr],
         provenance_level: int = 0,
         names: Mapping[Any, str] | None = None,
+        optimize_part: Callable[[ir.Graph], None] | None = None,
     ):
         self.opset = opset
         self.lowerings = lowerings
@@ -50,6 +51,8 @@ class Session:
         self._names_of_constants: dict[ir.Value, str] = {}  # of those that have a name in the program
         self._taken: set[str] = set()
         self.functions: dict[Any, tuple[ir.Function, list[str]]] = {}  # with the dimensions they need
+        self.optimize_part = optimize_part
+        self.templates: dict[int, Any] = {}  # of repeated equations, by the id of their body
         self._traced: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         self._around: list[Any] = []  # the equations that are being lowered, each in the body of the one before
         self._kept_alive: list[Any] = []  # arrays whose id() is a key of a constants table

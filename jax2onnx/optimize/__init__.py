@@ -89,24 +89,42 @@ def optimize(
     if not _IS_ON.get():
         write_out_composites()
         return Counter()
-    recognise = [*RECOGNISE, *NORMALIZE[normalization_mode]]
-    counts: Counter[str] = Counter()
-
-    def rewrite(rule_sets: list[RuleSet]) -> int:
-        done = Rewriter(model, rule_sets).run()
-        done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
-        done["share_equal_nodes"] = share_equal_nodes(model)
-        done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
-        counts.update(done)
-        return done.total()
-
-    rewrite(TIDY)
-    rewrite([*TIDY, *recognise])  # before axes move away from where formulas have them
-    for _ in range(MAX_ROUNDS):
-        if not rewrite([*TIDY, *MOVE, *recognise]):
-            break
+    counts = _to_rest(model, normalization_mode)
     if write_out_composites():
-        rewrite(TIDY)
+        counts.update(_rewrite(model, TIDY))
     counts.update(Rewriter(model, [simplify.LAST]).run())
     remove_unused(model)
     return counts
+
+
+def optimize_part(graph: ir.Graph, opset: int, normalization_mode: str = "auto") -> None:
+    """Make a graph small that will be a part of others. It is optimized again there, with what is around it."""
+    if not _IS_ON.get():
+        return
+    empty = ir.Graph([], [], nodes=[], opset_imports={"": opset})
+    graph.opset_imports[""] = opset
+    part = ir.Function("jax2onnx", "part", graph=graph, attributes=[])
+    model = ir.Model(empty, ir_version=10, functions=[part])
+    _to_rest(model, normalization_mode)
+    remove_unused(model)
+
+
+def _to_rest(model: ir.Model, normalization_mode: str) -> Counter[str]:
+    """Apply all rules until none applies."""
+    recognise = [*RECOGNISE, *NORMALIZE[normalization_mode]]
+    counts = _rewrite(model, TIDY)
+    counts += _rewrite(model, [*TIDY, *recognise])  # before axes move away from where formulas have them
+    for _ in range(MAX_ROUNDS):
+        done = _rewrite(model, [*TIDY, *MOVE, *recognise])
+        if not done.total():
+            break
+        counts += done
+    return counts
+
+
+def _rewrite(model: ir.Model, rule_sets: list[RuleSet]) -> Counter[str]:
+    done = Rewriter(model, rule_sets).run()
+    done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
+    done["share_equal_nodes"] = share_equal_nodes(model)
+    done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
+    return done

@@ -1,0 +1,390 @@
+"""Layers that repeat: equations that occur several times, one copy after the other, are found and converted once.
+
+A deep network is a list of equal layers, each with weights of its own, and JAX writes the equations of each. Here every
+copy becomes one equation that says `repeated`, and all of them have the same `body`. The lowering converts and
+optimizes the body once, and then only copies the few nodes that are left of it. The model is the same, sooner.
+
+Nothing is taken for equal that is not: the same primitives with the same parameters on the same types, wired the same
+way, and the same numbers where a number is in the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal, Primitive
+
+from jax2onnx import compat
+from jax2onnx.functions import parse_mark
+
+repeated_p = Primitive("repeated")
+"""Equations that occur several times: `body` has them once for all, `equations` those of this very copy."""
+repeated_p.multiple_results = True
+
+MIN_EQUATIONS = 200
+"""A program with fewer is converted in a moment."""
+MIN_COPIES = 3
+MIN_PERIOD = 10
+"""So many equations a copy must have, those of calls included, to be worth it."""
+MAX_PERIODS = 8
+"""So many distances between equal equations are tried."""
+ANCHOR = 4
+"""Equations in a row that must be equal to make their distance one to try."""
+EMBEDDED_BYTES = 1024
+"""Constants that all copies share are part of the body up to this size, so that rules can see their content."""
+
+
+def share_repeats(closed: ClosedJaxpr, known: Sequence[bool] = ()) -> ClosedJaxpr:
+    """`closed` with the copies of repeated equations as one equation each.
+
+    `known` says which of the arguments are constants of the model.
+    """
+    count = _Counter()
+    if count.of(closed) < MIN_EQUATIONS:
+        return closed
+    return _share(closed, known, count, _Signatures())
+
+
+class _Counter:
+    """The number of equations of a jaxpr, those that it calls included."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def of(self, closed: ClosedJaxpr) -> int:
+        key = id(closed.jaxpr)
+        if key not in self._known:
+            self._known[key] = sum(map(self.of_equation, closed.jaxpr.eqns))
+        return self._known[key]
+
+    def of_equation(self, eqn: Any) -> int:
+        return self.of(compat.callee(eqn.params)) if eqn.primitive in _CALLS else 1
+
+
+_CALLS = frozenset(compat.CALL_PRIMITIVES)
+
+
+def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatures: _Signatures) -> ClosedJaxpr:
+    jaxpr = closed.jaxpr
+    contents = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    constants = {*contents, *(v for v, k in zip(jaxpr.invars, known, strict=False) if k)}
+    fixed, eqns = _separate(jaxpr.eqns, constants)
+    program = _Program(eqns, jaxpr.outvars, contents, constants, _Fixed(fixed, signatures))
+    labels = np.asarray([signatures.of_equation(eqn) for eqn in eqns], np.int64)
+    weights = np.asarray([count.of_equation(eqn) for eqn in eqns], np.int64)
+    calls: dict[int, tuple[int, Any]] = {}  # where a copy begins -> where it ends, and the equation in its place
+    for start, end, period in _runs(labels, weights):
+        calls.update(_calls(program, start, end, period))
+
+    def enter(eqn: Any) -> Any:
+        """A call of a large program, as when all of it is in a `jax.jit`."""
+        if eqn.primitive not in _CALLS or count.of_equation(eqn) < MIN_EQUATIONS or _is_marked(eqn):
+            return eqn
+        inner = [not isinstance(v, Literal) and v in constants for v in eqn.invars]
+        params = compat.map_sub_jaxprs(lambda c: _share(c, inner, count, signatures), eqn.params)
+        return eqn if params is None else eqn.replace(params=params)
+
+    result, i = [*fixed], 0
+    while i < len(eqns):
+        end, eqn = calls[i] if i in calls else (i + 1, enter(eqns[i]))
+        result.append(eqn)
+        i = end
+    is_changed = calls or any(a is not b for a, b in zip(result[len(fixed) :], eqns, strict=True))
+    return compat.with_equations(closed, result) if is_changed else closed
+
+
+def _separate(eqns: Iterable[Any], constants: set[Any]) -> tuple[list[Any], list[Any]]:
+    """The equations that depend on no input, and the others. Results of the former are added to `constants`.
+
+    They can be evaluated while exporting, but not in a body that knows nothing but the types of its operands.
+    """
+    fixed, changing = [], []
+    for eqn in eqns:
+        if not eqn.effects and all(isinstance(v, Literal) or v in constants for v in eqn.invars):
+            constants.update(eqn.outvars)
+            fixed.append(eqn)
+        else:
+            changing.append(eqn)
+    return fixed, changing
+
+
+class _Fixed:
+    """The equations that depend on no input: which of their results are the same, and how to make them in a body."""
+
+    def __init__(self, eqns: Sequence[Any], signatures: _Signatures) -> None:
+        self._same: dict[Any, Any] = {}
+        self._source: dict[Any, Any] = {}  # of what depends on nothing at all: an iota, a mask
+        first: dict[Any, Any] = {}
+        for eqn in eqns:
+            number = signatures.of_equation(eqn)
+            operands = tuple([_literal(v) if isinstance(v, Literal) else self.the_same(v) for v in eqn.invars])
+            model = first.setdefault((number, operands), eqn)
+            self._same.update(zip(eqn.outvars, model.outvars, strict=True))
+            variables = [v for v in eqn.invars if not isinstance(v, Literal)]
+            if _has_static_results(eqn) and all(v in self._source for v in variables):
+                self._source.update((v, eqn) for v in eqn.outvars)
+
+    def the_same(self, variable: Any) -> Any:
+        """The first of the values that are equal to this one."""
+        return self._same.get(variable, variable)
+
+    def can_be_made_anywhere(self, variable: Any) -> bool:
+        """Whether a value depends on nothing at all."""
+        return variable in self._source
+
+    def equations_for(self, variables: Iterable[Any]) -> list[Any]:
+        """What makes values that can be made anywhere, in order."""
+        found: dict[int, Any] = {}
+
+        def visit(variable: Any) -> None:
+            eqn = self._source[variable]
+            if id(eqn) not in found:
+                for v in eqn.invars:
+                    if not isinstance(v, Literal):
+                        visit(v)
+                found[id(eqn)] = eqn
+
+        for variable in variables:
+            visit(variable)
+        return list(found.values())
+
+
+def _has_static_results(eqn: Any) -> bool:
+    """Whether it does not depend on the size of a symbolic dimension."""
+    dims = (dim for v in eqn.outvars for dim in getattr(v.aval, "shape", ()))
+    return eqn.primitive not in _DIMENSIONS and all(isinstance(dim, int) for dim in dims)
+
+
+_DIMENSIONS = compat.primitives("dim_as_value")
+
+
+def _is_marked(eqn: Any) -> bool:
+    return parse_mark(str(eqn.params.get("name", ""))) is not None
+
+
+# ---------------------------------------------------------------------------------------------------- equal equations
+
+
+class _Signatures:
+    """Numbers for equations: the same number for those that do the same, whatever values they do it with."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._jaxprs: dict[int, Any] = {}
+        self._kept_alive: list[Any] = []  # what has its id() in a key
+        self._unequal = 0
+
+    def of_equation(self, eqn: Any) -> int:
+        """Negative for an equation that is like no other."""
+        try:
+            return self._number(self._key(eqn))
+        except _Unequal:
+            self._unequal -= 1
+            return self._unequal
+
+    def _number(self, key: Any) -> int:
+        try:
+            return self._numbers.setdefault(key, len(self._numbers))
+        except TypeError:  # a parameter that cannot be hashed
+            raise _Unequal from None
+
+    def _key(self, eqn: Any) -> Any:
+        if eqn.effects:
+            raise _Unequal
+        if eqn.primitive in _CALLS:
+            if _is_marked(eqn):
+                raise _Unequal
+            params: Any = self._structure(compat.callee(eqn.params))
+        else:
+            params = tuple([(name, self._frozen(value)) for name, value in eqn.params.items()])
+        operands = tuple([_literal(v) if isinstance(v, Literal) else _type(v) for v in eqn.invars])
+        return eqn.primitive, params, operands, tuple(map(_type, eqn.outvars))
+
+    def _frozen(self, value: Any) -> Any:
+        """A parameter as something that is equal only to what means the same: 0.0 is not -0.0, and 1 is not True."""
+        kind = type(value)
+        if kind is tuple or kind is list:
+            return kind, tuple([self._frozen(item) for item in value])
+        if kind is float or kind is complex:
+            return kind, repr(value)
+        if isinstance(value, np.generic):
+            return kind, value.tobytes()
+        if compat.is_jaxpr(value):
+            raise _Unequal  # loops and branches: their bodies would have to be copied, too
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind, tuple([self._frozen(item) for item in value])
+        if kind.__hash__ is None or isinstance(value, np.ndarray):
+            raise _Unequal
+        return kind, value
+
+    def _structure(self, closed: ClosedJaxpr) -> Any:
+        """What a called function does, as a number."""
+        jaxpr = closed.jaxpr
+        if id(jaxpr) not in self._jaxprs:
+            self._kept_alive.append(closed)
+            self._jaxprs[id(jaxpr)] = self._number(self._program(closed))
+        return self._jaxprs[id(jaxpr)]
+
+    def _program(self, closed: ClosedJaxpr) -> Any:
+        jaxpr = closed.jaxpr
+        place: dict[Any, int] = {}
+        for v in (*jaxpr.constvars, *jaxpr.invars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)):
+            place[v] = len(place)
+
+        def wiring(variables: Iterable[Any]) -> Any:
+            return tuple([_literal(v) if isinstance(v, Literal) else place[v] for v in variables])
+
+        equations = [(self._key(eqn), wiring(eqn.invars)) for eqn in jaxpr.eqns]
+        types = tuple(map(_type, (*jaxpr.constvars, *jaxpr.invars)))
+        return types, tuple(map(id, closed.consts)), tuple(equations), wiring(jaxpr.outvars)
+
+
+class _Unequal(Exception):
+    """Something that cannot be compared."""
+
+
+def _type(variable: Any) -> Any:
+    aval = variable.aval
+    try:
+        return aval.shape, aval.dtype, aval.weak_type
+    except AttributeError:  # a token, say
+        raise _Unequal from None
+
+
+def _literal(literal: Any) -> Any:
+    return _type(literal), type(literal.val), np.asarray(literal.val).tobytes()
+
+
+# ---------------------------------------------------------------------------------------------------- runs of copies
+
+
+def _runs(labels: np.ndarray, weights: np.ndarray) -> list[tuple[int, int, int]]:
+    """(start, end, period) of the parts of a program in which each equation equals the one a period later."""
+    votes: Counter[int] = Counter()
+    last: dict[tuple[int, ...], int] = {}
+    for i, anchor in enumerate(zip(*(labels[k:].tolist() for k in range(ANCHOR)), strict=False)):
+        if anchor in last:
+            votes[i - last[anchor]] += 1
+        last[anchor] = i
+    found: list[tuple[int, int, int]] = []
+    free = np.ones(len(labels), bool)
+    periods = [period for period, _ in votes.most_common(MAX_PERIODS)]
+    for period in sorted(periods, key=lambda p: (-_covered(labels, p), p)):
+        for start, end in _equal_stretches(labels, period):
+            is_free = free[start:end].all()
+            heavy = weights[start : start + period].sum() >= MIN_PERIOD
+            if is_free and heavy and end - start >= MIN_COPIES * period:
+                found.append((start, end, period))
+                free[start:end] = False
+    return found
+
+
+def _equal_stretches(labels: np.ndarray, period: int) -> list[tuple[int, int]]:
+    """The longest stretches with that period."""
+    same = np.concatenate([[False], labels[:-period] == labels[period:], [False]])
+    edges = np.flatnonzero(same[1:] != same[:-1])
+    return [(int(a), int(b) + period) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _covered(labels: np.ndarray, period: int) -> int:
+    return sum(b - a for a, b in _equal_stretches(labels, period) if b - a >= MIN_COPIES * period)
+
+
+# ---------------------------------------------------------------------------------------------------- copies as calls
+
+
+class _Program:
+    """Equations, and what is made and used where."""
+
+    def __init__(
+        self,
+        eqns: Sequence[Any],
+        outvars: Sequence[Any],
+        contents: Mapping[Any, Any],
+        constants: set[Any],
+        fixed: _Fixed,
+    ) -> None:
+        self.eqns = eqns
+        self.contents = contents
+        self.fixed = fixed
+        self.made: dict[Any, tuple[int, int]] = {v: (i, o) for i, e in enumerate(eqns) for o, v in enumerate(e.outvars)}
+        self.last_use: dict[Any, int] = {}
+        for i, eqn in enumerate(eqns):
+            self.last_use.update((v, i) for v in eqn.invars if not isinstance(v, Literal))
+        self.last_use.update((v, len(eqns)) for v in outvars if not isinstance(v, Literal))
+        change = np.zeros(len(eqns) + 2, np.int64)
+        for v, last in self.last_use.items():
+            if v not in constants:
+                change[self.made[v][0] + 1 if v in self.made else 0] += 1
+                change[last + 1] -= 1
+        self.alive = np.cumsum(change)  # before each equation: how many values from before it are still needed
+
+
+class _Copy(NamedTuple):
+    """A copy that begins at an equation: the values that it has for those from outside of the first, and its results
+    that are used outside, as (equation, result)."""
+
+    start: int
+    outside: dict[Any, Any]
+    results: frozenset[tuple[int, int]]
+
+
+def _calls(program: _Program, start: int, end: int, period: int) -> dict[int, tuple[int, Any]]:
+    """The equations that stand for the copies in a run."""
+    # Cut where the fewest values go from one copy to the next: there a layer ends, and no formula is torn apart.
+    crossing = [program.alive[start + phase : end + 1 : period].mean() for phase in range(period)]
+    starts = range(start + int(np.argmin(crossing)), end - period + 1, period)
+    model = starts[len(starts) // 2]  # the first and the last may have something of their own
+    copies = [c for c in (_match(program, model, i, period) for i in starts) if c is not None]
+    results, _ = Counter(c.results for c in copies).most_common(1)[0]
+    copies = [c for c in copies if c.results <= results]
+    if len(copies) < MIN_COPIES:
+        return {}
+    outside = copies[0].outside
+    shared = [v for v in outside if len({c.outside[v] for c in copies}) == 1]
+    small = [v for v in shared if _is_small_constant(program, v)]
+    made = [v for v in shared if program.fixed.can_be_made_anywhere(v)]
+    given = [v for v in outside if v not in {*small, *made}]
+    body = compat.repeated_body(
+        [(v, program.contents[v]) for v in small],
+        given,
+        [program.eqns[model + k].outvars[o] for k, o in sorted(results)],
+        program.fixed.equations_for(made),
+        program.eqns[model : model + period],
+    )
+    calls = {}
+    for copy in copies:
+        eqns = program.eqns[copy.start : copy.start + period]
+        outvars = [eqns[k].outvars[o] for k, o in sorted(results)]
+        call = compat.repeated_call(repeated_p, body, eqns, [copy.outside[v] for v in (*small, *made, *given)], outvars)
+        calls[copy.start] = copy.start + period, call
+    return calls
+
+
+def _match(program: _Program, model: int, start: int, period: int) -> _Copy | None:
+    """The copy at `start`, if it is wired as the one at `model`."""
+    outside: dict[Any, Any] = {}
+    results: set[tuple[int, int]] = set()
+    for k in range(period):
+        eqn = program.eqns[start + k]
+        for theirs, ours in zip(program.eqns[model + k].invars, eqn.invars, strict=True):
+            if isinstance(theirs, Literal):
+                continue
+            at, to = program.made.get(theirs, (-1, 0)), program.made.get(ours, (-1, 0))
+            value = program.fixed.the_same(ours)
+            if model <= at[0] < model + period:
+                if to != (at[0] - model + start, at[1]):
+                    return None
+            elif start <= to[0] < start + period or outside.setdefault(theirs, value) is not value:
+                return None
+        results.update((k, o) for o, v in enumerate(eqn.outvars) if program.last_use.get(v, -1) >= start + period)
+    return _Copy(start, outside, frozenset(results))
+
+
+def _is_small_constant(program: _Program, variable: Any) -> bool:
+    aval = variable.aval
+    return variable in program.contents and math.prod(aval.shape) * aval.dtype.itemsize <= EMBEDDED_BYTES
