@@ -37,6 +37,7 @@ from jax2onnx.specs import input_specs, needs_x64
 from jax2onnx.storage import storage_dtype, store_weights
 from jax2onnx.structure import describe
 from jax2onnx.targets import check_target, legalize
+from jax2onnx.targets.nonempty import nonempty_sizes
 from jax2onnx.tracing import Program, trace
 from jax2onnx.verify import verify as verify_model
 from jax2onnx.weights import bake, loaded, weight_specs
@@ -191,7 +192,8 @@ def to_onnx(
     if stored_dtype is not None:
         store_weights(model, stored_dtype)
     assign_names(model)
-    model.metadata_props.update(_structure(program, names, count) | describe_constraints(specs, constraints))
+    described = describe_constraints(specs, constraints, nonempty_sizes(model, target))
+    model.metadata_props.update(_structure(program, names, count) | described)
 
     def check(exported: onnx.ModelProto | str) -> None:
         options: dict[str, Any] = {"inputs_as_nchw": inputs_as_nchw, "outputs_as_nchw": outputs_as_nchw}

@@ -26,12 +26,16 @@ CONSTRAINTS = "pkg.jax2onnx.constraints"
 Check = Callable[[Mapping[str, Any]], None]
 
 
-def describe_constraints(specs: Any, constraints: Sequence[str]) -> dict[str, str]:
-    """The metadata of a model with inputs like `specs`. `constraints` are the caller's words for them, if there are."""
+def describe_constraints(specs: Any, constraints: Sequence[str], needed: Sequence[str] = ()) -> dict[str, str]:
+    """The metadata of a model with inputs like `specs`.
+
+    `constraints` are the caller's words for them, if there are; `needed` is what the model needs beyond them.
+    """
     dims = [dim for spec in jax.tree.leaves(specs) for dim in spec.shape if is_symbolic_dim(dim)]
     if not dims:
         return {}
-    return {CONSTRAINTS: json.dumps(list(constraints) or compat.constraint_texts(dims[0].scope))}
+    given = list(constraints) or compat.constraint_texts(dims[0].scope)
+    return {CONSTRAINTS: json.dumps([*given, *(text for text in needed if text not in given)])}
 
 
 def check_of(session: ort.InferenceSession) -> Check:

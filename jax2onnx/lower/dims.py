@@ -185,7 +185,7 @@ class Dims:
                 return g.Min(a, b)
             case "mod":
                 return g.Mod(a, b)  # the sign of the divisor, as in Python
-            case "floordiv" if all(map(_is_never_negative, factor.operands)):
+            case "floordiv" if all(map(is_never_negative, factor.operands)):
                 return g.Div(a, b)
             case "floordiv":
                 # ONNX Div truncates: take away the remainder (which has the divisor's sign) first
@@ -193,11 +193,11 @@ class Dims:
         raise NotImplementedError(f"dimension operation {factor.operation}")
 
 
-def _is_never_negative(dim: Any) -> bool:
+def is_never_negative(dim: Any) -> bool:
     """Is it plain that an expression is 0 or more, also where variables are 0, which JAX does not expect?"""
     if isinstance(dim, int):
         return dim >= 0
     return all(
-        coefficient >= 0 and all(f.to_var() is not None or all(map(_is_never_negative, f.operands)) for f, _ in factors)
+        coefficient >= 0 and all(f.to_var() is not None or all(map(is_never_negative, f.operands)) for f, _ in factors)
         for factors, coefficient in compat.dim_terms(dim)
     )

@@ -1,17 +1,19 @@
 """What is said where JAX cannot decide, which constraint helps, and what happens at sizes that are not allowed."""
 
+import json
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.export import symbolic_shape
 
 import jax2onnx
-from jax2onnx import runtime
-from tests.helpers import check, check_run
-from tests.symbolic.sizes import check_at_sizes
+from jax2onnx import runtime, sizes
+from tests.helpers import check, check_run, quick
+from tests.symbolic.sizes import check_at_sizes, floats
 
 
 def last_two(x):
@@ -153,3 +155,32 @@ def test_what_runs_a_model_checks_that_equal_names_are_equal_sizes():
     assert "but B is 3" in message_of_sizes(call, *sizes((3, 6), (4, 9)))
     with pytest.raises(runtime.ERRORS):  # what the runtime checks by itself stays its own
         call(*sizes((2, 6, 1), (4, 6)))
+
+
+PER_HEAD = floats(3, 4, 5)
+NOT_EMPTY = {
+    "steps": (lambda x: lax.scan(lambda h, row: (h + row, h), jnp.zeros(4), x), "f32[T,4]", ["T >= 1"]),
+    "every other step": (lambda x: lax.map(jnp.sum, x[::2]), "f32[T,4]", ["floordiv(T + 1, 2) >= 1"]),
+    "a step more": (lambda x: lax.map(jnp.sum, jnp.pad(x, ((0, 1), (0, 0)))), "f32[T,4]", []),
+    "sums in batches": (lambda x: jnp.einsum("btd,bte->bde", x, x + 1), "f32[B,T,4]", ["T >= 1"]),
+    "a matrix for each head": (lambda x: jnp.einsum("bhd,hde->bhe", x, PER_HEAD), "f32[B,3,4]", ["B >= 1"]),
+    "transposed": (lambda x: lax.conv_transpose(x, PER_HEAD, (2,), "VALID"), "f32[B,T,4]", ["T >= 1"]),
+    "attention": (lambda x: jax.nn.dot_product_attention(x, x, x, is_causal=True), "f32[B,T,2,4]", []),
+}
+
+
+@pytest.mark.parametrize("name", quick(["steps", "a matrix for each head", "attention"], NOT_EMPTY))
+def test_sizes_that_must_not_be_zero(name):
+    """Where ONNX Runtime would crash, be wrong or refuse, the model says so; elsewhere 0 is as good as any size."""
+    fn, spec, expected = NOT_EMPTY[name]
+    model = jax2onnx.to_onnx(fn, [spec])
+    assert json.loads(next(p.value for p in model.metadata_props if p.key == sizes.CONSTRAINTS)) == expected
+    call = jax2onnx.load(model)
+    names = re.findall("[BT]", spec)
+    for empty in names:
+        shape = [0 if d == empty else 2 if d in names else int(d) for d in spec[4:-1].split(",")]
+        x = np.ones(shape, np.float32)
+        if any(empty in text for text in expected):
+            assert f"but {empty} is 0" in message_of_sizes(call, x)
+        else:
+            check_run(model, fn, x)

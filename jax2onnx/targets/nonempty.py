@@ -1,0 +1,82 @@
+"""Which sizes must not be 0, although JAX could do without elements: where ONNX Runtime fails, or is wrong.
+
+A model says so among its constraints, for those who run it (`sizes.py`). What would help costs all other sizes more:
+an If around a Scan makes it up to 45% slower, since the weights in its body are no longer prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from jax.export import SymbolicScope
+
+from jax2onnx import compat
+from jax2onnx.dimensions import parse_dim
+from jax2onnx.lower.dims import is_never_negative
+from jax2onnx.optimize.engine import attribute, dims, producer
+
+Size = int | str
+
+
+def nonempty_sizes(model: ir.Model, target: str) -> list[str]:
+    """Constraints such as "T >= 1" that a model for `target` needs."""
+    if target != "onnxruntime":
+        return []
+    scope = SymbolicScope()
+    found: dict[str, None] = {}
+    for node in model.graph:
+        for size in _needed(node):
+            if isinstance(size, str) and _may_be_zero(size, scope):
+                found[f"{size} >= 1"] = None
+    return list(found)
+
+
+def _may_be_zero(size: str, scope: SymbolicScope) -> bool:
+    """Is a size 0 for some inputs, although JAX takes it to be 1 or more? Of others, the program takes care."""
+    if size.startswith("?"):  # it depends on the data
+        return False
+    dim = parse_dim(size, scope)
+    return compat.is_positive(dim) and not is_never_negative(dim - 1)
+
+
+def _needed(node: ir.Node) -> Iterator[Size]:
+    match node.op_type:
+        case "Scan":  # refuses to make no step
+            yield from _steps(node)
+        case "LSTM" | "GRU":  # so does the Scan for inputs that are not finite, or empty
+            yield dims(_operand(node, 0))[0]
+        case "MatMul":  # takes a Transpose into itself: no sums of nothing, and no empty batch, if that was first
+            yield from _sums(node)
+        case "Conv":  # divides by the size of its kernel
+            yield from dims(_operand(node, 1))[2:]
+        case "ConvTranspose":  # makes another shape
+            yield from dims(_operand(node, 0))[2:]
+
+
+def _operand(node: ir.Node, i: int) -> ir.Value:
+    value = node.inputs[i]
+    assert value is not None
+    return value
+
+
+def _steps(node: ir.Node) -> Iterator[Size]:
+    count = attribute(node, "num_scan_inputs")
+    x = _operand(node, len(node.inputs) - count)
+    yield dims(x)[attribute(node, "scan_input_axes", [0])[0]]
+
+
+def _sums(node: ir.Node) -> Iterator[Size]:
+    shape = dims(node.outputs[0])
+    for i in (0, 1):
+        x = _operand(node, i)
+        turned, rank = producer(x, "Transpose"), len(dims(x))
+        if turned is None or rank < 3:
+            continue
+        perm = list(attribute(turned, "perm"))
+        if perm in ([*range(1, rank - 1), 0, rank - 1], [*range(1, rank), 0]):  # it divides by the number of rows
+            yield from dims(x)[-2:]
+        elif perm[-2:] == [rank - 1, rank - 2]:
+            size = dims(x)[-1 if i == 0 else -2]
+            if size not in shape:  # else the result is empty as well
+                yield size
