@@ -36,6 +36,8 @@ ANCHOR = 4
 """Equations in a row that must be equal to make their distance one to try."""
 EMBEDDED_BYTES = 1024
 """Constants that all copies share are part of the body up to this size, so that rules can see their content."""
+EMBEDDED_INDEX_BYTES = 1 << 16
+"""The same for integers and booleans: what they are decides how one looks up elements with them."""
 
 
 def share_repeats(closed: ClosedJaxpr, known: Sequence[bool] = ()) -> ClosedJaxpr:
@@ -73,7 +75,7 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
     contents = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     constants = {*contents, *(v for v, k in zip(jaxpr.invars, known, strict=False) if k)}
     fixed, eqns = _separate(jaxpr.eqns, constants)
-    program = _Program(eqns, jaxpr.outvars, contents, constants, _Fixed(fixed, signatures))
+    program = _Program(eqns, jaxpr.outvars, contents, constants, _Fixed(_equal_indices(contents), fixed, signatures))
     labels = np.asarray([signatures.of_equation(eqn) for eqn in eqns], np.int64)
     weights = np.asarray([count.of_equation(eqn) for eqn in eqns], np.int64)
     calls: dict[int, tuple[int, Any]] = {}  # where a copy begins -> where it ends, and the equation in its place
@@ -112,11 +114,21 @@ def _separate(eqns: Iterable[Any], constants: set[Any]) -> tuple[list[Any], list
     return fixed, changing
 
 
+def _equal_indices(contents: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The first of the small constants of integers that have the same content, for each of them."""
+    first: dict[Any, Any] = {}
+    return {
+        v: first.setdefault((v.aval.shape, v.aval.dtype, np.asarray(content).tobytes()), v)
+        for v, content in contents.items()
+        if _is_index(v) and _bytes(v) <= EMBEDDED_INDEX_BYTES
+    }
+
+
 class _Fixed:
     """The equations that depend on no input: which of their results are the same, and how to make them in a body."""
 
-    def __init__(self, eqns: Sequence[Any], signatures: _Signatures) -> None:
-        self._same: dict[Any, Any] = {}
+    def __init__(self, same: dict[Any, Any], eqns: Sequence[Any], signatures: _Signatures) -> None:
+        self._same = same
         self._source: dict[Any, Any] = {}  # of what depends on nothing at all: an iota, a mask
         first: dict[Any, Any] = {}
         for eqn in eqns:
@@ -386,5 +398,13 @@ def _match(program: _Program, model: int, start: int, period: int) -> _Copy | No
 
 
 def _is_small_constant(program: _Program, variable: Any) -> bool:
-    aval = variable.aval
-    return variable in program.contents and math.prod(aval.shape) * aval.dtype.itemsize <= EMBEDDED_BYTES
+    limit = EMBEDDED_INDEX_BYTES if _is_index(variable) else EMBEDDED_BYTES
+    return variable in program.contents and _bytes(variable) <= limit
+
+
+def _is_index(variable: Any) -> bool:
+    return variable.aval.dtype.kind in "biu"
+
+
+def _bytes(variable: Any) -> int:
+    return math.prod(variable.aval.shape) * variable.aval.dtype.itemsize

@@ -72,6 +72,7 @@ def _copy(node: ir.Node, values: dict[ir.Value, ir.Value], scopes: Sequence[str]
     outputs = []
     for value in node.outputs:
         copied = values[value] = ir.Value(shape=value.shape, type=value.type)
+        copied.meta.update(value.meta)
         outputs.append(copied)
     number, _, rest = (node.name or "").partition("/")
     scope = scopes[int(number.removeprefix(compat.NUMBERED))] if rest else ""

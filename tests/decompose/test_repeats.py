@@ -162,6 +162,13 @@ def with_positions(x):
     return x
 
 
+def with_indices(x):
+    for w, b in weights():
+        order = jnp.asarray([3, -1, 0, 5, 2, 4])  # an array of its own for each layer
+        x = layer(x[:, order], w, b) + jnp.take(b, order % 5, mode="fill")
+    return x
+
+
 PROGRAMS: list[Callable[..., Any]] = [
     plain,
     under_jit,
@@ -181,6 +188,7 @@ PROGRAMS: list[Callable[..., Any]] = [
     with_sorting,
     with_random_numbers,
     with_positions,
+    with_indices,
 ]
 
 
@@ -188,7 +196,7 @@ def nodes(model: Any) -> list[Any]:
     return sorted((n.name, n.op_type, [a.SerializeToString() for a in n.attribute]) for n in model.graph.node)
 
 
-QUICK = [in_scopes, with_shared_weights, with_one_inner_result, with_a_crossing, with_zeros_of_both_signs]
+QUICK = [in_scopes, with_indices, with_shared_weights, with_one_inner_result, with_a_crossing, with_zeros_of_both_signs]
 
 
 @pytest.mark.parametrize("program", quick(QUICK, PROGRAMS), ids=lambda p: p.__name__)
