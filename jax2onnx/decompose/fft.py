@@ -2,7 +2,8 @@
 
 A short transform is a product with the matrix of its roots of unity. A longer one of length n1 * n2 is n2 transforms of
 length n1, a rotation of each element, and n1 transforms of length n2 (Cooley and Tukey). One of a long prime length is
-a convolution, by transforms of a length that is a power of two (Bluestein).
+a convolution, by transforms of a length that is a power of two (Bluestein). One whose length is only known when the
+model runs is a product with a matrix that is made then: n * n cosines and sines.
 
 In ONNX Runtime this is several times as fast as its DFT operator, and far more accurate for lengths that are no powers
 of two: there the operator has errors of 1e-3 in float32.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import primitives as P
@@ -20,7 +22,6 @@ from jax.lax import FftType
 
 from jax2onnx.decompose.complex.pairs import Complex, on_complex, partwise
 from jax2onnx.decompose.complex.structural import mul
-from jax2onnx.errors import UnsupportedError
 
 LONGEST_PRODUCT = 128
 """Up to this length one product is fastest (and its matrix takes 128 kB in float32)."""
@@ -29,9 +30,6 @@ LONGEST_PRODUCT = 128
 @on_complex(P.fft_p)
 def fft(x: Any, *, fft_type: FftType, fft_lengths: tuple) -> Any:
     """The transform over the last axes. A real one is real on the last axis only."""
-    if not all(isinstance(n, int) for n in fft_lengths):
-        lengths = ", ".join(map(str, fft_lengths))
-        raise UnsupportedError(f"A Fourier transform needs a length that is a number, as in JAX itself, not {lengths}.")
     part = x.re if isinstance(x, Complex) else x
     if 0 in fft_lengths:
         zeros = lax.full_like(part, 0, shape=(*part.shape[: -len(fft_lengths)], *fft_lengths))
@@ -49,21 +47,25 @@ def fft(x: Any, *, fft_type: FftType, fft_lengths: tuple) -> Any:
     return x
 
 
-def _whole_spectrum(z: Complex, axis: int, n: int) -> Complex:
+def _whole_spectrum(z: Complex, axis: int, n: Any) -> Complex:
     """The `n` coefficients of a real signal from the first half of them: the others are their conjugates, reversed."""
-    mirrored = partwise(lambda x: lax.rev(lax.slice_in_dim(x, 1, (n + 1) // 2, axis=axis), [axis]), z)
+    mirrored = partwise(lambda x: lax.rev(lax.slice_in_dim(x, 1, n - n // 2, axis=axis), [axis]), z)
     return Complex(lax.concatenate([z.re, mirrored.re], axis), lax.concatenate([z.im, -mirrored.im], axis))
 
 
-def _dft(x: Any, axis: int, n: int, forward: bool, keep: int) -> Complex:
+def _dft(x: Any, axis: int, n: Any, forward: bool, keep: Any) -> Complex:
     """The first `keep` coefficients along `axis`, which has `n` elements. The inverse transform is divided by n."""
-    return _sums(x, axis, n, -1 if forward else 1, 1.0 if forward else 1 / n, keep)
+    scale = 1.0 if forward else 1 / (n if isinstance(n, int) else jnp.asarray(n, _dtype(x)))
+    return _sums(x, axis, n, -1 if forward else 1, scale, keep)
 
 
-def _sums(x: Any, axis: int, n: int, sign: int, scale: float, keep: int) -> Complex:
+def _sums(x: Any, axis: int, n: Any, sign: int, scale: Any, keep: Any) -> Complex:
     """sum_j(x[j] * exp(sign * 2j * pi * j * k / n)) * scale for k < keep."""
+    if not isinstance(n, int):
+        return _product(x, axis, *_matrix(n, keep, sign, scale, _dtype(x)))
     if n <= LONGEST_PRODUCT:
-        return _product(x, axis, scale * _roots(sign, np.arange(n)[:, None] * np.arange(keep), n))
+        matrix = scale * _roots(sign, np.arange(n)[:, None] * np.arange(keep), n)
+        return _product(x, axis, matrix.real, matrix.imag)
     n1 = max(d for d in range(1, math.isqrt(n) + 1) if n % d == 0)
     if n1 == 1:
         return _by_convolution(x, axis, n, sign, scale, keep)
@@ -101,6 +103,16 @@ def _roots(sign: int, turns: np.ndarray, n: int) -> np.ndarray:
     return np.exp(sign * 2j * np.pi * (turns % n) / n)
 
 
+def _matrix(n: Any, keep: Any, sign: int, scale: Any, dtype: Any) -> tuple[Any, Any]:
+    """The real and imaginary parts of the matrix of a transform whose length is known when the model runs."""
+    size = jnp.asarray(n, np.int32)
+    rows, columns = (lax.broadcasted_iota(np.int32, (n, keep), axis) for axis in (0, 1))
+    turns = lax.rem(rows * columns, lax.broadcast(size, (n, keep)))
+    nearest = jnp.where(2 * turns > size, turns - size, turns)  # a small angle is an exact one
+    angles = nearest.astype(dtype) / size.astype(dtype) * (2 * np.pi)
+    return scale * jnp.cos(angles), sign * scale * jnp.sin(angles)
+
+
 def _rotate(x: Any, axis: int, factors: np.ndarray) -> Complex:
     """Multiply by complex numbers along `axis` (and the next, if there is an array of them)."""
     like = x.re if isinstance(x, Complex) else x
@@ -109,17 +121,21 @@ def _rotate(x: Any, axis: int, factors: np.ndarray) -> Complex:
     return mul(x, Complex(factors.real.astype(like.dtype), factors.imag.astype(like.dtype)))
 
 
-def _product(x: Any, axis: int, matrix: np.ndarray) -> Complex:
+def _product(x: Any, axis: int, re: Any, im: Any) -> Complex:
     """Replace `axis` by its product with a complex matrix: one product of reals for both parts."""
-    re, im = matrix.real, matrix.imag
+    known = np if isinstance(re, np.ndarray) else jnp
     if isinstance(x, Complex):
-        stacked, blocks = lax.concatenate([x.re, x.im], axis), np.block([[re, im], [-im, re]])
+        stacked, blocks = lax.concatenate([x.re, x.im], axis), known.block([[re, im], [-im, re]])
     else:
-        stacked, blocks = x, np.block([re, im])
+        stacked, blocks = x, known.block([re, im])
     result = lax.dot_general(stacked, blocks.astype(stacked.dtype), (([axis], [0]), ([], [])))
     last, n = result.ndim - 1, re.shape[1]
     result = lax.transpose(result, [*range(axis), last, *range(axis, last)])
     return Complex(lax.slice_in_dim(result, 0, n, axis=axis), lax.slice_in_dim(result, n, 2 * n, axis=axis))
+
+
+def _dtype(x: Any) -> Any:
+    return x.re.dtype if isinstance(x, Complex) else x.dtype
 
 
 def _each(fn: Any, x: Any) -> Any:

@@ -2,8 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 
+from tests.helpers import quick
 from tests.symbolic.sizes import check_at_sizes, floats
 
 W = floats(4, 6)
@@ -121,6 +123,18 @@ def test_fourier_transforms_of_a_static_length():
         return jnp.abs(spectrum), jnp.fft.irfft(spectrum, n=8, axis=-1), jnp.real(jnp.fft.fft(x, axis=-1))
 
     check_at_sizes(f, "f32[B,T,8]", empty="", rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", quick(["f32"], ["f32", "f64"]))
+def test_fourier_transforms_of_any_length(dtype):
+    def f(x):
+        mixed = jnp.fft.fft2(x).real
+        half = jnp.fft.rfft(x)
+        return mixed, jnp.fft.ifft(mixed, axis=0).real, jnp.abs(half), lax.fft(half, "IRFFT", x.shape[1:])
+
+    sizes = [{"B": 1, "T": 1}, {"B": 2, "T": 2}, {"B": 5, "T": 8}, {"B": 3, "T": 37}]
+    tolerance = 2e-5 if dtype == "f32" else 1e-11
+    check_at_sizes(f, f"{dtype}[B,T]", sizes=sizes, rtol=tolerance, atol=tolerance)
 
 
 def test_linear_algebra_in_batches():

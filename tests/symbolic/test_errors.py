@@ -64,11 +64,6 @@ def test_a_decomposition_that_cannot_decide():
     check_at_sizes(f, "f32[N,3]", empty="", rtol=1e-4, atol=1e-5)
 
 
-def test_a_fourier_transform_of_symbolic_length():
-    message = message_of(lambda x: jnp.abs(jnp.fft.rfft(x)), "f32[B,T]")
-    assert message == "A Fourier transform needs a length that is a number, as in JAX itself, not T."
-
-
 def test_constraints_as_strings_and_from_jax():
     def f(x):
         b, t = x.shape
