@@ -29,13 +29,21 @@ def difference(
     tolerances: Mapping[str, float] = TIGHT,
     rtol: float | None = None,
     atol: float | None = None,
+    to_scale: bool = False,
 ) -> str | None:
-    """The first difference between the outputs of a model and of JAX, in words; None if there is none."""
+    """The first difference between the outputs of a model and of JAX, in words; None if there is none.
+
+    With `to_scale`, `atol` is for outputs up to 1 and grows with their largest number: sums and factors have errors
+    of the size of what they are computed from.
+    """
     if len(got) != len(want):
         return f"{len(got)} outputs instead of {len(want)}"
     for i, (g, w) in enumerate(zip(got, map(at_boundary, want), strict=True)):
         tolerance = tolerances.get(w.dtype.name, 0.0)
         r, a = (tolerance if given is None else given for given in (rtol, atol))
+        if to_scale and a:
+            sizes = np.abs(w.astype(np.float64))
+            a *= float(sizes[np.isfinite(sizes)].max(initial=1.0))
         if message := _type_difference(g, w) or _value_difference(g, w, r, a):
             return f"output {i}: {message}"
     return None
@@ -47,9 +55,10 @@ def assert_same(
     *,
     rtol: float | None = None,
     atol: float | None = None,
+    to_scale: bool = False,
 ) -> None:
     """Fail with a sentence if the outputs of a model are not those of JAX."""
-    message = difference(got, want, rtol=rtol, atol=atol)
+    message = difference(got, want, rtol=rtol, atol=atol, to_scale=to_scale)
     assert message is None, message
 
 

@@ -28,6 +28,7 @@ def check(
     *args: Any,
     rtol: float | None = None,
     atol: float | None = None,
+    to_scale: bool = False,
     x64: bool | None = None,
     opset: int | None = None,
     dims: Sequence[Any] | None = None,
@@ -37,8 +38,8 @@ def check(
 
     `args` are arrays, Python numbers, typed keys, or pytrees of them. `dims` gives for each argument None or its
     symbolic shape ("B", 3), for a pytree the same tree of those. x64 is as `x64` says; else on if it is on in JAX or
-    an array has 64 bits. The tolerances default to `tests.compare.TIGHT`; zero for both means bit for bit. `options`
-    go to `to_onnx`.
+    an array has 64 bits. The tolerances default to `tests.compare.TIGHT`; zero for both means bit for bit; `to_scale`
+    is for errors relative to the largest element of each output. `options` go to `to_onnx`.
     """
     wide = x64 if x64 is not None else _x64_is_on() or _has_64_bits(args)
     with compat.x64(wide):
@@ -49,7 +50,7 @@ def check(
         model = jax2onnx.to_onnx(fn, inputs, enable_double_precision=wide, return_mode="proto", **options)
     assert isinstance(model, onnx.ModelProto)
     check_valid(model)
-    check_run(model, fn, *args, rtol=rtol, atol=atol, x64=wide)
+    check_run(model, fn, *args, rtol=rtol, atol=atol, to_scale=to_scale, x64=wide)
     return model
 
 
@@ -79,6 +80,7 @@ def check_run(
     *args: Any,
     rtol: float | None = None,
     atol: float | None = None,
+    to_scale: bool = False,
     x64: bool | None = None,
 ) -> None:
     """The model gives for `args` what JAX gives."""
@@ -87,7 +89,7 @@ def check_run(
         arrays = jax.tree.map(_as_array, args)
         feeds = [runtime.at_boundary(leaf) for leaf in jax.tree.leaves(arrays)]
         want = jax.tree.leaves(jax.jit(lambda *arguments: fn(*arguments))(*arrays))
-        assert_same(runtime.run(model, feeds), want, rtol=rtol, atol=atol)
+        assert_same(runtime.run(model, feeds), want, rtol=rtol, atol=atol, to_scale=to_scale)
 
 
 def _as_array(leaf: Any) -> jax.Array:

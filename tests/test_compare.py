@@ -121,3 +121,11 @@ def test_factors_are_not_unique(dtype):
     a, want = factors("eig", (4, 4), dtype)
     other_order = [at_boundary(np.take(w, [2, 0, 3, 1], axis=-1)) for w in want]
     assert factorisation_difference("eig", a, other_order, want, 1e-4) is None
+
+
+def test_to_the_scale_of_the_output():
+    want = F32([1000, 0.001, INF, NAN])
+    assert difference([want + F32(0.005)], [want], to_scale=True) is None
+    assert difference([want + F32(0.005)], [want]) is not None
+    assert difference([want + F32(0.05)], [want], to_scale=True) is not None
+    assert difference([F32([0.002])], [F32([0.001])], to_scale=True) is not None
