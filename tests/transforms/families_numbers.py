@@ -59,7 +59,7 @@ CONVOLUTIONS = {
     ),
     "of bfloat16": Family(
         convolution((2, 1), preferred_element_type=np.float32),
-        [floats(1, 2, 4, 5, dtype=BF16), floats(3, 2, 2, 3, dtype=BF16)],
+        [floats(1, 2, 4, 5, dtype=BF16) / 4, floats(3, 2, 2, 3, dtype=BF16) / 4],
         [0, 1],
         0.2,
     ),
