@@ -24,6 +24,9 @@ MAX_DEPTH = 8
 MAX_SIZE = 100_000
 """Larger arrays are not searched for their extremes."""
 
+LARGEST_SIZE = 2**31 - 1
+"""No axis is longer: JAX counts in int32."""
+
 LIMITS = {
     ir.DataType.from_numpy(np.dtype(name)): np.iinfo(name)
     for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -41,12 +44,17 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
     node = value.producer()
     if node is None or depth == 0:
         return None
+    if node.op_type == "Shape":
+        return 0, LARGEST_SIZE
     if node.op_type == "Range":
         start, limit, step = map(scalar, node.inputs)
-        if start is None or limit is None or step is None or len(range(int(start), int(limit), int(step))) == 0:
+        if start is None or step is None:
             return None
+        if limit is None:
+            most = bounds(node.inputs[1], depth - 1)
+            return (int(start), max(int(start), most[1] - 1)) if most is not None and step == 1 else None
         steps = range(int(start), int(limit), int(step))
-        return min(steps[0], steps[-1]), max(steps[0], steps[-1])
+        return (min(steps[0], steps[-1]), max(steps[0], steps[-1])) if len(steps) else None
     if node.op_type in SAME_VALUES:
         found = bounds(node.inputs[0], depth - 1)
     elif node.op_type in ARITHMETIC:
@@ -66,6 +74,12 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
         return None
     limits = LIMITS[value.dtype]  # type: ignore[index]
     return found if found is not None and limits.min <= found[0] and found[1] <= limits.max else None
+
+
+def fits(value: ir.Value, dtype: ir.DataType | None) -> bool:
+    """Are all elements of a value known to be integers that `dtype`, one of integers, holds?"""
+    found = bounds(value) if dtype in LIMITS else None
+    return found is not None and LIMITS[dtype].min <= found[0] and found[1] <= LIMITS[dtype].max  # type: ignore[index]
 
 
 def _corners(combine: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:

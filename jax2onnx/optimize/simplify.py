@@ -20,6 +20,7 @@ from jax2onnx.optimize.engine import (
     some,
     splat,
 )
+from jax2onnx.optimize.intervals import fits
 from jax2onnx.reshapes import reshape_operand, unit_axes
 
 RULES = RuleSet()
@@ -44,7 +45,7 @@ def skip_identity(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Cast")
 def skip_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A cast to the same type, or there and back through a type that holds every value of the first."""
+    """A cast to the same type, or through a type that holds every value that there is."""
     (x,), (y,) = node.inputs, node.outputs
     assert x is not None
     if x.dtype == y.dtype:
@@ -54,7 +55,7 @@ def skip_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     origin = inner.inputs[0]
     assert origin is not None and origin.dtype is not None and x.dtype is not None and y.dtype is not None
-    if not _holds(x.dtype, origin.dtype):
+    if not _holds(x.dtype, origin.dtype) and not fits(origin, x.dtype):
         return None
     if origin.dtype == y.dtype:
         return origin
