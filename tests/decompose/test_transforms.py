@@ -62,7 +62,7 @@ def svd(a: Any) -> Any:
 
 
 def eig(a: Any) -> Any:
-    w, v = jnp.linalg.eig(separated(a) + a)
+    w, v = lax.linalg.eig(separated(a) + a, compute_left_eigenvectors=False, enable_eigvec_derivs=True)
     return jnp.linalg.solve(v.mT, (v * jnp.tanh(w / 8)).mT).mT  # v f(w) v^-1
 
 
@@ -108,8 +108,8 @@ LINALG = {
     "svd": Program(svd, [TALL], "float64"),
     "svd of wide": Program(svd, [WIDE], "complex64"),
     "singular values": Program(lambda a: jnp.linalg.svd(a, compute_uv=False), [SQUARE]),
-    "eig": Program(eig, [SQUARE], "float64", by=(), sizes=(1,)),
-    "eigvals": Program(lambda a: jnp.sum(jnp.tanh(jnp.linalg.eigvals(a) / 4)), [SQUARE], "float64"),
+    "eig": Program(eig, [SQUARE], "float64", sizes=(1,)),
+    "eigvals": Program(lambda a: jnp.sum(jnp.tanh(jnp.linalg.eigvals(a) / 4)), [SQUARE], by=()),
     "schur": Program(schur, [SQUARE], by=()),
     "hessenberg": Program(lambda a: jsp.linalg.hessenberg(a, calc_q=True), [SQUARE], "complex64", by=()),
     "triangular_solve": Program(
