@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jax2onnx import compat
+
 
 def over_batches(*ranks: int) -> Callable[[Callable], Callable]:
     """Turn a function of single operands of these ranks into one that takes operands with leading batch axes."""
@@ -34,6 +36,14 @@ def over_batches(*ranks: int) -> Callable[[Callable], Callable]:
         return batched
 
     return decorate
+
+
+def rows_to_add(n: Any, least: int) -> int:
+    """How many rows and columns of zeros make a matrix of a symbolic size that may be less than `least` large enough.
+
+    They are a block of their own, which an algorithm that starts at the upper left does not mix with the others.
+    """
+    return 0 if isinstance(n, int) or compat.is_at_least(n, least) else least - 1
 
 
 def at(x: Array, i: Array | int, axis: int = 0) -> Array:

@@ -22,6 +22,7 @@ from jax2onnx.decompose.linalg_common import (
     real_dtype,
     reflector,
     reflector_products,
+    rows_to_add,
 )
 from jax2onnx.decompose.registry import decomposes
 
@@ -55,6 +56,9 @@ def to_hessenberg(a: Array) -> tuple[Array, Array, Array]:
 def hessenberg(a: Array, **_) -> list[Array]:
     """The Hessenberg form in the upper part, the Householder vectors below it; and their factors tau."""
     n = a.shape[0]
+    if more := rows_to_add(n, 2):
+        packed, tau = hessenberg(jnp.pad(a, (0, more)))
+        return [packed[:n, :n], tau[: n - 1]]
     if n <= 1:
         return [a, jnp.zeros((max(n - 1, 0),), a.dtype)]
     a, scale = scaled(a)
@@ -90,7 +94,7 @@ def tridiagonal(a: Array, *, lower: bool, **_) -> list[Array]:
     full = hermitian(a, lower)
     full, scale = scaled(full if lower else full[::-1, ::-1])
     d, e, v, tau = to_tridiagonal(full)
-    d, e, v = d * scale, e * scale, jnp.pad(v, ((0, 0), (0, 1)))
+    d, e, v, tau = d * scale, e * scale, jnp.pad(v[:, : n - 1], ((0, 0), (0, 1))), tau[: n - 1]
     index = indices(n)
     row, column = index[:, None], index
     t = jnp.where(row == column, d, jnp.where(row == column + 1, jnp.pad(e, (0, 1)), v))

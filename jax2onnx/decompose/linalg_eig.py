@@ -15,6 +15,7 @@ from jax2onnx.decompose.linalg_common import (
     over_batches,
     real_dtype,
     replace,
+    rows_to_add,
     square_magnitude,
 )
 from jax2onnx.decompose.linalg_condense import scaled
@@ -27,6 +28,10 @@ from jax2onnx.decompose.registry import decomposes
 def eig(a: Array, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **_) -> list[Array]:
     """Eigenvalues; on demand the left eigenvectors u, u^H a = w u^H; on demand the right eigenvectors v, a v = w v."""
     n = a.shape[0]
+    if more := rows_to_add(n, 3):
+        both = {"compute_left_eigenvectors": compute_left_eigenvectors}
+        results = eig(jnp.pad(a, (0, more)), **both, compute_right_eigenvectors=compute_right_eigenvectors)
+        return [results[0][:n], *(v[:n, :n] for v in results[1:])]
     is_real = not is_complex(a)
     dtype = jnp.result_type(a.dtype, jnp.complex64)
     vectors = compute_left_eigenvectors or compute_right_eigenvectors

@@ -20,6 +20,7 @@ from jax2onnx.decompose.linalg_common import (
     real_dtype,
     reflector,
     replace_part,
+    rows_to_add,
     triu,
 )
 from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_hessenberg
@@ -33,7 +34,10 @@ SWEEPS_PER_ROW = 30
 @over_batches(2)
 def schur(a: Array, *, compute_schur_vectors: bool, **_) -> list[Array]:
     """(T, Z) with a = Z T Z^H: T upper triangular, with 2 x 2 blocks on the diagonal for complex pairs of a real a."""
-    if a.shape[0] == 0:
+    n = a.shape[0]
+    if more := rows_to_add(n, 3):
+        return [x[:n, :n] for x in schur(jnp.pad(a, (0, more)), compute_schur_vectors=compute_schur_vectors)]
+    if n == 0:
         return [a, a] if compute_schur_vectors else [a]
     a, scale = scaled(a)
     t, z, ok = quasi_triangular(a, compute_schur_vectors)

@@ -1,7 +1,9 @@
 """Factorisations of matrices whose number of rows or columns is symbolic: which one is larger may be unknown."""
 
+import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from tests.helpers import quick
 from tests.symbolic.sizes import check_at_sizes
@@ -26,6 +28,21 @@ def eigh(x):
     return w, (v * w[..., None, :]) @ v.mT
 
 
+def eig(x):
+    w, v = jnp.linalg.eig(x)
+    return jnp.sort(w.real), w.sum(), abs(x.astype(v.dtype) @ v - v * w)
+
+
+def schur(x):
+    t, z = jax.scipy.linalg.schur(x)
+    return z @ t @ z.T, z @ z.T, jnp.trace(t)
+
+
+def tridiagonal(x):
+    packed, d, e, tau = lax.linalg.tridiagonal(x + x.T)
+    return packed, d, abs(e), tau
+
+
 CASES = {
     "thin svd": (lambda x: svd(x, False), "f32[A,B]"),
     "full svd": (lambda x: svd(x, True), "f32[A,B]"),
@@ -34,10 +51,14 @@ CASES = {
     "full qr": (lambda x: qr(x, True), "f32[A,B]"),
     "eigh": (eigh, "f32[A,A]"),
     "eigh in batches": (eigh, "f32[B,A,A]"),
+    "eig": (eig, "f32[A,A]"),
+    "schur": (schur, "f32[A,A]"),
+    "hessenberg": (lax.linalg.hessenberg, "f32[A,A]"),
+    "tridiagonal": (tridiagonal, "f32[A,A]"),
 }
 
 
-@pytest.mark.parametrize("name", quick(["full qr", "eigh in batches"], CASES))
+@pytest.mark.parametrize("name", quick(["full qr", "eigh in batches", "hessenberg"], CASES))
 def test_factorisation(name):
     fn, spec = CASES[name]
     check_at_sizes(fn, spec, sizes=SIZES, **CLOSE)
