@@ -122,7 +122,9 @@ LINALG = {
     "custom_linear_solve": Program(linear_solve, [SQUARE, VECTOR]),
     "expm": Program(jsp.linalg.expm, [SQUARE], "complex64"),
     "sqrtm": Program(lambda a: jsp.linalg.sqrtm(definite(a)), [SQUARE], by=(), sizes=(1,)),
-    "determinants": Program(lambda a: (jnp.linalg.det(a), jnp.linalg.slogdet(regular(a))), [SQUARE], "float64"),
+    "determinants": Program(
+        lambda a: (jnp.linalg.det(a), jnp.linalg.slogdet(regular(a))), [SQUARE], "float64", sizes=(1,)
+    ),
     "inv": Program(lambda a: jnp.linalg.inv(regular(a)), [SQUARE], "complex128"),
     "solve": Program(lambda a, b: jnp.linalg.solve(regular(a), b), [SQUARE, ("n", 2)]),
     "pinv": Program(jnp.linalg.pinv, [WIDE], "float64"),
@@ -158,7 +160,7 @@ SPECIAL = {
         [VECTOR],
         "float64",
     ),
-    "exponential integrals": Program(lambda x: (special.expi(positive(x)), special.exp1(positive(x))), [VECTOR]),
+    "exponential integrals": Program(lambda x: (special.expi(positive(x)), special.spence(positive(x))), [VECTOR]),
     "entropies": Program(
         lambda x, y: (
             special.entr(positive(x)),
