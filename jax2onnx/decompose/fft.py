@@ -32,7 +32,9 @@ def fft(x: Any, *, fft_type: FftType, fft_lengths: tuple) -> Any:
     """The transform over the last axes. A real one is real on the last axis only."""
     part = x.re if isinstance(x, Complex) else x
     if 0 in fft_lengths:
-        zeros = lax.full_like(part, 0, shape=(*part.shape[: -len(fft_lengths)], *fft_lengths))
+        *outer, n = fft_lengths
+        shape = (*part.shape[: -len(fft_lengths)], *outer, n // 2 + 1 if fft_type == FftType.RFFT else n)
+        zeros = lax.full_like(part, 0, shape=shape)
         return zeros if fft_type == FftType.IRFFT else Complex(zeros, zeros)
     last = part.ndim - 1
     axes = {last - i: n for i, n in enumerate(reversed(fft_lengths))}

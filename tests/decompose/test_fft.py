@@ -80,6 +80,7 @@ def test_the_imaginary_parts_of_real_coefficients_do_not_count():
 
 def test_empty_batch():
     assert_same(eliminate_complex, jnp.fft.fft, numbers(0, 5))
+    assert_same(eliminate_complex, lambda z: jnp.fft.rfftn(z.real), numbers(2, 0, 3))
     assert_same(eliminate_complex, jnp.fft.rfft, numbers(3, 0, 5).real)
     assert_same(eliminate_complex, jnp.fft.irfft, numbers(2, 1))  # of length 2 * (1 - 1)
 

@@ -201,7 +201,7 @@ FOURIER = {
     "fft": Program(lambda z: (jnp.fft.fft(z), jnp.fft.ifft(z, 5, norm="ortho")), [("n", 3)], "complex64"),
     "rfft": Program(lambda x: (jnp.fft.rfft(x, 7), jnp.fft.ihfft(x, 4)), [VECTOR]),
     "irfft": Program(lambda z: (jnp.fft.irfft(z, 6), jnp.fft.hfft(z, 7)), [VECTOR], "complex64"),
-    "fft of two axes": Program(lambda z: (jnp.fft.fft2(z), jnp.fft.irfft2(z)), [("n", 4)], "complex128"),
+    "fft of two axes": Program(lambda z: (jnp.fft.fft2(z), jnp.fft.irfft2(z)), [("n", 4)], "complex128", sizes=(1,)),
     "fft of three axes": Program(lambda x: (jnp.fft.rfftn(x), jnp.fft.ifftn(x)), [(2, "n", 3)]),
     "cosine transform": Program(lambda x: jsp.fft.dct(x, norm="ortho"), [VECTOR], sizes=(1,)),
 }
