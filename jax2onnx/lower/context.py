@@ -119,7 +119,7 @@ class Builder:
         self.depth: int = 0 if outer is None else outer.depth + 1
         # How far out its nodes may go. Those of a branch stay there: they are for when it is taken.
         self.outermost: Builder = self if outer is None or is_branch else outer.outermost
-        self.reach: Builder = self.root  # the innermost of the graphs around this one that it takes values from
+        self.reaches: set[Builder] = set()  # the graphs around this one that it takes values from
         self.stays = False  # whether a node that holds this graph must stay where it is
         self.nodes: list[ir.Node] = []
         self.inputs: list[ir.Value] = []
@@ -168,9 +168,10 @@ class Builder:
             bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
         like = next((a.dtype for a in args if isinstance(a, Val)), None)
         operands = [None if a is None else self._operand(a, like) for a in args]
-        home = self._place(
-            [o.home for o in operands if o is not None] + [b.reach for b in bodies], op_type, bodies, stay
-        )
+        sources = {o.home for o in operands if o is not None}
+        for body in bodies:
+            sources |= body.reaches
+        home = self._place(sources, op_type, bodies, stay)
         results = [
             Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), dims_.plain(shape), dtype, home)
             for shape, dtype in (types if many else [types])
@@ -187,7 +188,7 @@ class Builder:
         home.nodes.append(node)
         return results if many else results[0]
 
-    def _place(self, sources: list[Builder], op_type: str, bodies: list[Builder], stay: bool) -> Builder:
+    def _place(self, sources: set[Builder], op_type: str, bodies: list[Builder], stay: bool) -> Builder:
         """The graph that a node goes to: as far out as the homes of what it uses allow."""
         if op_type == "Loop" or any(body.stays for body in bodies):
             # It may never end: it must not run where the program would not have run it.
@@ -196,9 +197,8 @@ class Builder:
         for source in sources:
             if source.depth > place.depth:
                 place = source
-        for source in sources:
-            if place.reach.depth < source.depth < place.depth:
-                place.reach = source
+        if place.depth:
+            place.reaches.update(source for source in sources if source.depth < place.depth)
         return place
 
     def _operand(self, arg: Any, like: np.dtype | None) -> Val:

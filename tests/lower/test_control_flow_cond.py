@@ -155,6 +155,19 @@ def test_nested_cond_captures_from_every_level():
         check_run(model, fn, np.asarray(a), np.asarray(b), np.float32(3))
 
 
+def test_a_branch_captures_from_a_loop_further_out_than_its_predicate():
+    def fn(x, n):
+        def outer(c, row):
+            def inner(i, v):
+                return lax.switch(i, [lambda: v, lambda: lax.cond(i > 0, lambda: row, lambda: v)])
+
+            return c, lax.fori_loop(0, n, inner, x[0])
+
+        return lax.scan(outer, 0, x)[1]
+
+    check(fn, np.arange(6, dtype=np.int32).reshape(3, 2), np.int32(2))
+
+
 def test_vmap_becomes_a_selection():
     def fn(p, x):
         return jax.vmap(lambda p, x: lax.cond(p, lambda x: x * 2, lambda x: x - 1, x))(p, x)
