@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from jax import lax
 
 from jax2onnx import compat
@@ -36,9 +37,25 @@ lower_one_to_one(
         lax.add_p: "Add",
         compat.add_any_p: "Add",
         lax.sub_p: "Sub",
-        lax.mul_p: "Mul",
     }
 )
+
+CHOOSING = (np.float16, np.float32, np.float64)
+
+
+@lowers(lax.mul_p)
+def mul(g: Builder, x: Val, y: Val, **_: Any) -> Val:
+    """A product; one with a condition chooses, as in XLA: (x > 0) * log(x) is 0 where the logarithm is NaN.
+
+    XLA does that where the condition is converted and multiplied directly, and not in bfloat16.
+    """
+    for factor, other in ((x, y), (y, x)):
+        if factor.home is g and factor.dtype in CHOOSING and factor.shape == g.avals_out[0].shape:
+            cast = factor.value.producer()
+            if cast is not None and cast.op_type == "Cast" and cast.inputs[0].dtype == ir.DataType.BOOL:
+                condition = Val(cast.inputs[0], factor.shape, BOOL, g)
+                return g.Where(condition, other, np.zeros((), other.dtype))
+    return g.Mul(x, y)
 
 
 @lowers(

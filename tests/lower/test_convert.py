@@ -1,5 +1,6 @@
-"""Conversions to types of one byte and less, where ONNX saturates or rounds and JAX does neither."""
+"""Conversions to types of one byte and less, where ONNX saturates or rounds and JAX does neither; and conditions."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,3 +39,12 @@ def test_to_four_bits_truncates(dtype):
 def test_types_that_onnx_does_not_have():
     with pytest.raises(jax2onnx.UnsupportedError, match="float8_e3m4"):
         jax2onnx.to_onnx(lambda x: x.astype(jnp.float8_e3m4).astype(np.float32), [(3,)])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_product_with_a_condition_chooses(dtype):
+    """XLA takes (x > 0) * y for a choice, so that a y that does not count may be NaN; not where it is repeated."""
+    x = dtype([np.nan, np.inf, -2, 0.5, -np.inf, 0])
+    rows = np.stack([x, x[::-1]])
+    check(lambda x, rows: ((x > 0) * jnp.log(x), x * (x < 1).astype(x.dtype), rows * (x > 0)), x, rows)
+    check(lambda x: jax.jvp(lambda x: (jnp.nanmax(x), jnp.min(x[1:])), (x,), (x,)), x)

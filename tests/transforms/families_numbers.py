@@ -214,7 +214,7 @@ INTEGER: dict[str, list[Callable[..., Any]]] = {
         lax.shift_left,
         lax.shift_right_logical,
         lax.shift_right_arithmetic,
-        lambda x, y: (lax.population_count(x), lax.clz(y), ~x, jnp.abs(x), jnp.sign(x), lax.integer_pow(y, 3)),
+        lambda x, y: (lax.population_count(x), lax.clz(jnp.abs(y)), ~x, jnp.abs(x), jnp.sign(x), lax.integer_pow(y, 3)),
         lambda x, y: (x.astype(np.float32), y.astype(BF16), lax.lt(x, y), lax.clamp(y, x, x)),
     ],
 }
