@@ -14,12 +14,13 @@ from jax import lax
 from jax.extend.core import primitives as P
 from jax.lax import RandomAlgorithm
 
-from jax2onnx.compat import gamma_sampler, generator_definitions, iota_2x32_shape_p, threefry
+from jax2onnx.compat import gamma_sampler, generator_definitions, iota_2x32_shape_p, random_clone_p, threefry
 from jax2onnx.decompose.registry import decomposes
 from jax2onnx.errors import UnsupportedError
 
 decomposes(P.threefry2x32_p)(threefry)
 decomposes(P.random_gamma_p)(gamma_sampler)
+decomposes(random_clone_p)(lambda key: key)  # also of a key that is only its integers
 for _primitive, _definition in generator_definitions().items():
     decomposes(_primitive)(_definition)
 
