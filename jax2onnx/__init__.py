@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from jax2onnx.errors import InputError, Jax2OnnxError, UnsupportedError, VerificationError
+from jax2onnx.garbage import without_garbage_collection
 
 if TYPE_CHECKING:
     from jax2onnx.api import to_onnx
@@ -37,4 +38,5 @@ def __getattr__(name: str) -> Any:
     """Load the converter when it is first used: onnx-ir alone takes 0.4 s to import."""
     if name not in _HOMES:
         raise AttributeError(f"module 'jax2onnx' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    with without_garbage_collection():
+        return getattr(import_module(_HOMES[name]), name)

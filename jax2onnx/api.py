@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +24,7 @@ from jax2onnx.decompose.repeats import share_repeats
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
 from jax2onnx.frontends import source_of
+from jax2onnx.garbage import without_garbage_collection
 from jax2onnx.loosen import loosen
 from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
 from jax2onnx.naming import Names, array_key, assign_names, final_names
@@ -150,7 +149,7 @@ def to_onnx(
     source = source_of(fn)
     arguments = specs if weights is None else [weight_specs(weights), *specs]
     wide = enable_double_precision or jax.config.jax_enable_x64 or needs_x64(arguments)
-    with compat.x64(wide), _without_garbage_collection():
+    with compat.x64(wide), without_garbage_collection():
         if random == "noise":
             noisy = noise_as_input(source.fn, arguments, input_params or {})
             source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs
@@ -211,18 +210,6 @@ def to_onnx(
         progress=progress,
         check=check if verify else None,
     )
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Millions of objects that all stay until the end: to look for garbage among them takes a fifth of an export."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _provenance_level(given: str | None) -> int:
