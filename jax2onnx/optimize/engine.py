@@ -279,7 +279,7 @@ class Rewriter:
         shape = list(dims(x))
         parts = [ir.Value(shape=_as_shape([*shape[:axis], size, *shape[axis + 1 :]]), type=x.type) for size in sizes]
         operands = [x, self.const(sizes, np.int64)]
-        node = ir.node("Split", operands, {"axis": axis}, outputs=parts, name=self._node.name)
+        node = ir.Node("", "Split", operands, [ir.AttrInt64("axis", axis)], outputs=parts, name=self._node.name)
         self._node.graph.insert_before(self._node, node)
         self._new.append(node)
         return parts
@@ -298,7 +298,7 @@ class Rewriter:
         assert self._node is not None
         root = self.model.graph
         if id(self._node.graph) in self._functions:
-            node = ir.node("Constant", [], {"value": tensor})
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
             node.outputs[0].shape, node.outputs[0].type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
             node.outputs[0].const_value = tensor
             self._node.graph.insert_before(self._node, node)  # type: ignore[union-attr]

@@ -53,7 +53,7 @@ def frozen_attributes(node: ir.Node) -> tuple[Any, ...]:
 
 def _frozen(attribute: ir.Attr) -> Any:
     if attribute.type == ir.AttributeType.TENSOR:
-        tensor = attribute.as_tensor()
+        tensor = attribute.value  # `as_tensor` looks at all its methods first
         return f"{tensor.dtype}{tensor.shape}", tensor.tobytes() if tensor.nbytes <= 1024 else id(tensor)
     return str(attribute.value)
 
