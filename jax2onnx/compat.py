@@ -41,21 +41,24 @@ def primitives(*names: str) -> list[core.Primitive]:
     return list(dict.fromkeys(p for table in tables for p in table if p.name in names))
 
 
-CALL_PRIMITIVES = [
-    primitives_module.call_p,
-    primitives_module.closed_call_p,
-    *primitives(
-        "jit",
-        "remat2",
-        "remat_opt",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vmap_call",
-        "composite",
-        "eval_jaxpr",
-        "linear_call",
-    ),
-]
+CALL_PRIMITIVES = frozenset(
+    [
+        primitives_module.call_p,
+        primitives_module.closed_call_p,
+        *primitives(
+            "jit",
+            "remat2",
+            "remat_opt",
+            "custom_jvp_call",
+            "custom_vjp_call",
+            "custom_vmap_call",
+            "composite",
+            "eval_jaxpr",
+            "linear_call",
+        ),
+    ]
+)
+DIMENSION_PRIMITIVES = frozenset(primitives("dim_as_value"))
 PRINTS = primitives("dce_sink", "debug_callback", "debug_print", "inspect_sharding", "shape_assertion")
 CHECKS = primitives("check")
 CALLBACKS = primitives("pure_callback", "io_callback")

@@ -64,10 +64,7 @@ class _Counter:
         return self._known[key]
 
     def of_equation(self, eqn: Any) -> int:
-        return self.of(compat.callee(eqn.params)) if eqn.primitive in _CALLS else 1
-
-
-_CALLS = frozenset(compat.CALL_PRIMITIVES)
+        return self.of(compat.callee(eqn.params)) if eqn.primitive in compat.CALL_PRIMITIVES else 1
 
 
 def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatures: _Signatures) -> ClosedJaxpr:
@@ -84,7 +81,7 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
 
     def enter(eqn: Any) -> Any:
         """A call of a large program, as when all of it is in a `jax.jit`."""
-        if eqn.primitive not in _CALLS or count.of_equation(eqn) < MIN_EQUATIONS or _is_marked(eqn):
+        if eqn.primitive not in compat.CALL_PRIMITIVES or count.of_equation(eqn) < MIN_EQUATIONS or _is_marked(eqn):
             return eqn
         inner = [not isinstance(v, Literal) and v in constants for v in eqn.invars]
         params = compat.map_sub_jaxprs(lambda c: _share(c, inner, count, signatures), eqn.params)
@@ -168,10 +165,7 @@ class _Fixed:
 def _has_static_results(eqn: Any) -> bool:
     """Whether it does not depend on the size of a symbolic dimension."""
     dims = (dim for v in eqn.outvars for dim in getattr(v.aval, "shape", ()))
-    return eqn.primitive not in _DIMENSIONS and all(isinstance(dim, int) for dim in dims)
-
-
-_DIMENSIONS = compat.primitives("dim_as_value")
+    return eqn.primitive not in compat.DIMENSION_PRIMITIVES and all(isinstance(dim, int) for dim in dims)
 
 
 def _is_marked(eqn: Any) -> bool:
@@ -207,7 +201,7 @@ class _Signatures:
     def _key(self, eqn: Any) -> Any:
         if eqn.effects:
             raise _Unequal
-        if eqn.primitive in _CALLS:
+        if eqn.primitive in compat.CALL_PRIMITIVES:
             if _is_marked(eqn):
                 raise _Unequal
             params: Any = self._structure(compat.callee(eqn.params))

@@ -20,7 +20,7 @@ def call(g: Builder, *args: Val, **params: Any) -> list[Val]:
     return g.session.lower_closed(g, compat.callee(params), args)
 
 
-@lowers(*compat.primitives("dim_as_value"))
+@lowers(*compat.DIMENSION_PRIMITIVES)
 def dim_as_value(g: Builder, *, dim: Any) -> Val:
     """A symbolic dimension as a number of the program."""
     return g.cast(g.dim(dim), g.avals_out[0].dtype)

@@ -92,9 +92,6 @@ NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
 }
 """The same, correctly rounded (or nearly) only in NumPy's own floating-point types."""
 
-DIMENSIONS = compat.primitives("dim_as_value")
-CALLS = frozenset(compat.CALL_PRIMITIVES)
-
 
 def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     """The results of an equation if its operands are known and its results small, or have no elements; else None.
@@ -106,7 +103,7 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     for operand in operands:
         if operand.const is None:
             return None
-    if eqn.primitive in CALLS:
+    if eqn.primitive in compat.CALL_PRIMITIVES:
         return None
     if eqn.effects or not all(_is_small(v.aval) for v in eqn.outvars) or not _ends_soon(eqn):
         return None
@@ -137,7 +134,7 @@ def _ends_soon(eqn: Any) -> bool:
 
 def _steps(eqn: Any) -> float:
     """How many equations are evaluated for one. Never ending: what depends on the size of a symbolic dimension."""
-    if eqn.primitive is lax.while_p or eqn.primitive in DIMENSIONS:
+    if eqn.primitive is lax.while_p or eqn.primitive in compat.DIMENSION_PRIMITIVES:
         return np.inf
     if not all(isinstance(d, int) for v in eqn.outvars for d in getattr(v.aval, "shape", ())):
         return np.inf
