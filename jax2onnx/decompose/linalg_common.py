@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 from jax2onnx import compat
+from jax2onnx.errors import UnsupportedError
 
 
 def over_batches(*ranks: int) -> Callable[[Callable], Callable]:
@@ -69,6 +70,13 @@ def replace_part(x: Array, i: Array, new: Array, axis: int = 0) -> Array:
 def take(x: Array, i: Array, axis: int = 0) -> Array:
     """x[i] along an axis for an array of indices, known to be in bounds."""
     return jnp.take(x, i, axis, mode="clip")
+
+
+def subset(x: Array, start: int, stop: int, axis: int) -> Array:
+    """x[start:stop] along an axis, which must have so many entries: JAX promises stop - start of them."""
+    if not stop <= x.shape[axis]:
+        raise UnsupportedError(f"subset_by_index={(start, stop)}, where there are only {x.shape[axis]}")
+    return lax.slice_in_dim(x, start, stop, axis=axis)
 
 
 def indices(n: int) -> Array:

@@ -13,7 +13,16 @@ import numpy as np
 from jax import Array, lax
 from jax.lax.linalg import eigh_p
 
-from jax2onnx.decompose.linalg_common import diagonal, hermitian, indices, nan_unless, over_batches, real_dtype, take
+from jax2onnx.decompose.linalg_common import (
+    diagonal,
+    hermitian,
+    indices,
+    nan_unless,
+    over_batches,
+    real_dtype,
+    subset,
+    take,
+)
 from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_tridiagonal
 from jax2onnx.decompose.registry import decomposes
 
@@ -22,13 +31,17 @@ ROOT_STEPS = 60
 
 
 @decomposes(eigh_p)
-@over_batches(2)
 def eigh(a: Array, *, lower: bool, subset_by_index: tuple[int, int] | None, **_) -> list[Array]:
     """Eigenvectors and ascending eigenvalues of the Hermitian matrix in one triangle of `a`."""
+    results = _eigh(a, lower=lower)
+    return results if subset_by_index is None else [subset(x, *subset_by_index, axis=-1) for x in results]
+
+
+@over_batches(2)
+def _eigh(a: Array, *, lower: bool) -> list[Array]:
     n = a.shape[0]
     if n == 0:
         return [a, jnp.zeros((0,), real_dtype(a.dtype))]
-    start, stop = subset_by_index or (0, n)
     full, scale = scaled(hermitian(a, lower))
     if n == 1:
         v, w = jnp.ones_like(full), jnp.real(diagonal(full))
@@ -37,7 +50,7 @@ def eigh(a: Array, *, lower: bool, subset_by_index: tuple[int, int] | None, **_)
         w, v = tridiagonal_eigh(d, e)
         v = apply_reflectors(reflectors, tau, v.astype(a.dtype))
     ok = jnp.all(jnp.isfinite(full))
-    return [nan_unless(ok, v[:, start:stop]), nan_unless(ok, w[start:stop] * scale)]
+    return [nan_unless(ok, v), nan_unless(ok, w * scale)]
 
 
 def tridiagonal_eigh(d: Array, e: Array) -> tuple[Array, Array]:

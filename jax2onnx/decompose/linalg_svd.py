@@ -8,7 +8,16 @@ from jax import Array
 from jax.lax.linalg import svd_p
 
 from jax2onnx import compat
-from jax2onnx.decompose.linalg_common import adjoint, diagonal, indices, nan_unless, over_batches, real_dtype, take
+from jax2onnx.decompose.linalg_common import (
+    adjoint,
+    diagonal,
+    indices,
+    nan_unless,
+    over_batches,
+    real_dtype,
+    subset,
+    take,
+)
 from jax2onnx.decompose.linalg_condense import apply_reflectors, scaled, to_bidiagonal
 from jax2onnx.decompose.linalg_eigh import tridiagonal_eigh
 from jax2onnx.decompose.linalg_qr import qr
@@ -16,24 +25,32 @@ from jax2onnx.decompose.registry import decomposes
 
 
 @decomposes(svd_p)
-@over_batches(2)
 def svd(
     a: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: tuple[int, int] | None = None, **_
 ) -> list[Array]:
     """Descending singular values s, and U, V^H with a = U diag(s) V^H."""
+    results = _svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
+    if subset_by_index is None or full_matrices:  # which can only be asked for with all of them
+        return results
+    start, stop = subset_by_index
+    if start == 0:  # then JAX takes fewer if there are fewer
+        stop = compat.smaller(compat.smaller(*a.shape[-2:]), stop)
+    axes = (-1, -1, -2)[: len(results)]
+    return [subset(x, start, stop, axis) for x, axis in zip(results, axes, strict=True)]
+
+
+@over_batches(2)
+def _svd(a: Array, *, full_matrices: bool, compute_uv: bool) -> list[Array]:
     m, n = a.shape
     if compute_uv and compat.is_undecided(m, n):
-        return _svd_by_qr(a, full_matrices, subset_by_index)
+        return _svd_by_qr(a, full_matrices)
     if compat.is_undecided(m, n):  # rows of zeros make it tall, and add singular values of zero
-        start, stop = subset_by_index or (0, compat.smaller(m, n))
         tall = jnp.pad(a, ((0, compat.non_negative(n - m)), (0, 0)))
-        (s,) = svd(tall, full_matrices=False, compute_uv=False)
-        return [take(s, indices(stop - start) + start)]
+        (s,) = _svd(tall, full_matrices=False, compute_uv=False)
+        return [take(s, indices(compat.smaller(m, n)))]
     if m < n:  # of the adjoint, U and V change places
-        options = {"full_matrices": full_matrices, "compute_uv": compute_uv, "subset_by_index": subset_by_index}
-        s, *vectors = svd(adjoint(a), **options)
+        s, *vectors = _svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv)
         return [s, *(adjoint(x) for x in reversed(vectors))]
-    start, stop = subset_by_index or (0, n)
     if n == 0:
         s = jnp.zeros((0,), real_dtype(a.dtype))
         u = jnp.eye(m, m if full_matrices else 0, dtype=a.dtype)
@@ -43,26 +60,24 @@ def svd(
     ok = jnp.all(jnp.isfinite(a))
     d, e, left, right = to_bidiagonal(a)
     s, u, v = _bidiagonal_svd(d, e[:-1])
-    s = nan_unless(ok, s[start:stop] * scale)
+    s = nan_unless(ok, s * scale)
     if not compute_uv:
         return [s]
     # The reflectors also have the columns of a full U: those after the first n are not mixed with others.
-    columns = m if full_matrices else stop - start
-    u = u if full_matrices else u[:, start:stop]
-    u = jnp.pad(u.astype(a.dtype), ((0, m - n), (0, columns - u.shape[1])))
+    u = jnp.pad(u.astype(a.dtype), ((0, m - n), (0, m - n if full_matrices else 0)))
     if full_matrices:
         u = u + jnp.diag(jnp.arange(m) >= n).astype(a.dtype)
     u = apply_reflectors(*left, u)
-    v = apply_reflectors(*right, v[:, start:stop].astype(a.dtype))
+    v = apply_reflectors(*right, v.astype(a.dtype))
     return [s, nan_unless(ok, u), nan_unless(ok, adjoint(v))]
 
 
-def _svd_by_qr(a: Array, full_matrices: bool, subset_by_index: tuple[int, int] | None) -> list[Array]:
+def _svd_by_qr(a: Array, full_matrices: bool) -> list[Array]:
     """Of a matrix that may be tall or wide. What R has of rows is never more than its columns: R^H is not wide."""
     m, n = a.shape
     k = compat.smaller(m, n)
     q, r = qr(a, pivoting=False, full_matrices=full_matrices)
-    s, v, uh = svd(adjoint(r[:k]), full_matrices=full_matrices, compute_uv=True, subset_by_index=subset_by_index)
+    s, v, uh = _svd(adjoint(r[:k]), full_matrices=full_matrices, compute_uv=True)
     u = adjoint(uh)
     if full_matrices:
         u = jnp.pad(u, (0, m - k)) + jnp.diag(jnp.arange(m) >= k).astype(a.dtype)

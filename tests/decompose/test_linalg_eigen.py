@@ -1,10 +1,14 @@
 """Eigenvalues, singular values and Schur forms: the spectra of LAPACK, and vectors that reconstruct the matrix."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 from jax import lax
 
+import jax2onnx
+from jax2onnx import runtime
 from jax2onnx.decompose import linalg_eig, linalg_eigh, linalg_svd
 from tests.decompose.linalg_cases import (
     REAL,
@@ -134,11 +138,27 @@ def test_svd(shape, dtype):
 def test_svd_parts():
     a = random(6, 4)
     expected = np.linalg.svd(a, compute_uv=False)
-    (s,) = svd(a, compute_uv=False)
+    (s,) = svd(a, full_matrices=False, compute_uv=False, subset=(0, 9))  # as many as there are
     assert_equal_up_to_rounding(s, expected)
     s, u, vh = svd(a, full_matrices=False, subset=(1, 3))
     assert_equal_up_to_rounding(s, expected[1:3])
     assert_equal_up_to_rounding(a @ adjoint(vh), u * s)
+
+
+@pytest.mark.slow
+def test_singular_values_of_a_symbolic_size():
+    model = jax2onnx.to_onnx(lambda a: lax.linalg.svd(a, full_matrices=False, subset_by_index=(0, 2)), ["f32[N,4]"])
+    for n in (1, 2, 5):
+        a = random(n, 4, dtype=np.float32)
+        u, s, vh = runtime.run(model, [a])
+        assert_equal_up_to_rounding(s, np.linalg.svd(a, compute_uv=False)[:2])
+        assert_equal_up_to_rounding(a @ adjoint(vh), u * s, 4)
+
+
+@pytest.mark.parametrize("fn", [lax.linalg.eigh, partial(lax.linalg.svd, full_matrices=False)])
+def test_more_than_there_are(fn):
+    with pytest.raises(jax2onnx.UnsupportedError, match=r"\(1, 9\), where there are only 4"):
+        jax2onnx.to_onnx(lambda a: fn(a, subset_by_index=(1, 9)), ["f32[4,4]"])
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 3)])

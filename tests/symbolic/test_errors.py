@@ -12,6 +12,7 @@ from jax.export import symbolic_shape
 
 import jax2onnx
 from jax2onnx import runtime, sizes
+from tests.compare import factorisation_difference
 from tests.helpers import check, check_run, quick
 from tests.symbolic.sizes import check_at_sizes, floats
 
@@ -51,6 +52,22 @@ def test_a_number_that_has_to_be_known():
     assert "test_errors.py" in message and "give the dimension a fixed size" in message
     message = message_of(lambda x: np.zeros(x.shape) + x, "f32[T]")
     assert "test_errors.py" in message and "give the dimension a fixed size" in message
+
+
+def test_a_decomposition_names_the_constraint_that_decides_it():
+    """JAX's types promise two vectors; whether there are so many is first asked where eigh is written out."""
+
+    def middle(x):
+        return lax.linalg.eigh(x, subset_by_index=(1, 3))
+
+    message = message_of(middle, "f32[N,N]")
+    assert f"test_errors.py:{middle.__code__.co_firstlineno + 1}:" in message
+    assert message.startswith("eigh of these symbolic sizes") and 'add constraints=["N >= 3"]' in message
+    model = jax2onnx.to_onnx(middle, ["f32[N,N]"], constraints=["N >= 3"])
+    for n in (3, 4, 7):
+        x = floats(n, n) + floats(n, n).T
+        want = [part[..., 1:3] for part in lax.linalg.eigh(x)]  # JAX itself computes all of them on a CPU
+        assert factorisation_difference("eigh", x, run(model, x), want, 1e-5) is None
 
 
 def test_a_decomposition_for_any_size_and_for_one_that_is_known_to_be_larger():
