@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -23,6 +23,7 @@ from jax2onnx.optimize.engine import (
     scalar,
     some,
 )
+from jax2onnx.optimize.layout import channels_last
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -30,23 +31,43 @@ rewrites = RULES.rewrites
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
-def _per_channel(value: ir.Value | None, rank: int, channels: int | str) -> np.ndarray | None:
-    """The vector in a constant that has one number per channel of a (batch, channels, space...) value."""
-    known = constant(value)
-    if known is None or known.ndim > rank or not isinstance(channels, int):
+def _per_channel(value: ir.Value | None, axis: int, like: ir.Value) -> np.ndarray | None:
+    """The vector in a constant that has one number for each channel of `like`, which are along `axis`."""
+    known, shape = constant(value), dims(like)
+    channels, missing = shape[axis], len(shape) - known.ndim if known is not None else -1
+    if known is None or missing < 0 or not isinstance(channels, int):
         return None
-    shape = (1,) * (rank - known.ndim) + known.shape
-    if any(d != 1 for i, d in enumerate(shape) if i != 1) or shape[1] not in (1, channels):
+    if any(d != 1 for i, d in enumerate(known.shape, missing) if i != axis) or known.size not in (1, channels):
         return None
     return np.broadcast_to(known.reshape(-1), (channels,))
 
 
-def _convolution(value: ir.Value | None) -> ir.Node | None:
-    node = producer(value, *CONVOLUTIONS)
+class _Convolved(NamedTuple):
+    """The result of a convolution, maybe with its channels moved to the end."""
+
+    node: ir.Node
+    perm: list[int] | None
+
+    def channels(self) -> int:
+        """Their axis."""
+        return 1 if self.perm is None else -1 % len(self.perm)
+
+    def replaced(self, r: Rewriter, *operands: ir.Value | None, like: ir.Value) -> ir.Value:
+        """The same of a convolution of these operands."""
+        y = r.op(self.node.op_type, *operands, like=self.node.outputs[0], **_attributes(self.node))
+        return y if self.perm is None else r.op("Transpose", y, like=like, perm=self.perm)
+
+
+def _convolution(value: ir.Value | None) -> _Convolved | None:
+    turned = channels_last(value)
+    result, perm = (value, None) if turned is None else turned
+    node = producer(result, *CONVOLUTIONS)
     if node is None or value is None or only_user(value) is None or not _is_known(node.inputs[1]):
         return None
+    if perm is not None and only_user(node.outputs[0]) is None:
+        return None
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return node if bias is None or constant(bias) is not None else None
+    return _Convolved(node, perm) if bias is None or constant(bias) is not None else None
 
 
 def _is_known(value: ir.Value | None) -> bool:
@@ -62,43 +83,40 @@ def _bias(node: ir.Node) -> np.ndarray | None:
     return constant(node.inputs[2]) if len(node.inputs) > 2 else None
 
 
-@rewrites("Add", "Sub", given=some(*CONVOLUTIONS))
+@rewrites("Add", "Sub", given=some(*CONVOLUTIONS, "Transpose"))
 def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """conv(x) + b, conv(x) - b."""
-    sides = [(0, 1)] if node.op_type == "Sub" else [(0, 1), (1, 0)]
-    for i, j in sides:
-        conv = _convolution(node.inputs[i])
-        if conv is None or dims(node.outputs[0]) != dims(conv.outputs[0]):
+    y = node.outputs[0]
+    for i, j in ((0, 1), (1, 0))[: 1 if node.op_type == "Sub" else 2]:
+        found = _convolution(node.inputs[i])
+        shift = _per_channel(node.inputs[j], found.channels(), y) if found is not None else None
+        if found is None or shift is None or dims(y) != dims(node.inputs[i]):
             continue
-        shape = dims(conv.outputs[0])
-        shift = _per_channel(node.inputs[j], len(shape), shape[1])
-        if shift is None:
-            continue
-        old = _bias(conv)
+        conv, old = found.node, _bias(found.node)
         shift = -shift if node.op_type == "Sub" else shift
         bias = r.moved(shift, node.inputs[j]) if old is None else r.moved(old + shift, conv.inputs[2])
-        return r.op(conv.op_type, conv.inputs[0], conv.inputs[1], bias, like=node.outputs[0], **_attributes(conv))
+        return found.replaced(r, *conv.inputs[:2], bias, like=y)
     return None
 
 
-@rewrites("Mul", "Div", given=some(*CONVOLUTIONS))
+@rewrites("Mul", "Div", given=some(*CONVOLUTIONS, "Transpose"))
 def scale_kernel(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """conv(x) * s: the kernel and the bias are scaled instead."""
+    y = node.outputs[0]
     for i, j in ((0, 1), (1, 0))[: 1 if node.op_type == "Div" else 2]:
-        conv = _convolution(node.inputs[i])
-        if conv is None or dims(node.outputs[0]) != dims(conv.outputs[0]):
+        found = _convolution(node.inputs[i])
+        scale = _per_channel(node.inputs[j], found.channels(), y) if found is not None else None
+        if found is None or scale is None or dims(y) != dims(node.inputs[i]):
             continue
-        shape = dims(conv.outputs[0])
-        scale = _per_channel(node.inputs[j], len(shape), shape[1])
+        conv, old = found.node, _bias(found.node)
         kernel = conv.inputs[1]
-        if scale is None or kernel is None or (conv.op_type == "ConvTranspose" and attribute(conv, "group", 1) != 1):
+        if kernel is None or (conv.op_type == "ConvTranspose" and attribute(conv, "group", 1) != 1):
             continue
         scale = 1 / scale if node.op_type == "Div" else scale
-        old = _bias(conv)
         operands = [conv.inputs[0], _scaled(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)]
         if old is not None:
             operands.append(r.moved(old * scale, conv.inputs[2]))
-        return r.op(conv.op_type, *operands, like=node.outputs[0], **_attributes(conv))
+        return found.replaced(r, *operands, like=y)
     return None
 
 
