@@ -191,7 +191,7 @@ def to_onnx(
     if stored_dtype is not None:
         store_weights(model, stored_dtype)
     assign_names(model)
-    described = describe_constraints(specs, constraints, nonempty_sizes(model, target))
+    described = describe_constraints(specs, constraints, nonempty_sizes(model, target, specs))
     model.metadata_props.update(_structure(program, names, count) | described)
 
     def check(exported: onnx.ModelProto | str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,14 +13,16 @@ from jax import tree_util
 from jax.export import is_symbolic_dim
 
 from . import compat
+from .dimensions import parse_constraint
 from .errors import InputError
 
 _ATTEMPTS = 20_000
 _PLENTY = (2, 3, 5, 4, 7, 6, 9, 8)  # sizes that differ from symbol to symbol
 
 
-def sample_sizes(specs: Any, count: int = 3) -> list[dict[str, int]]:
-    """Up to `count` different sizes for the symbolic dimensions in `specs`, by name, that keep to their constraints.
+def sample_sizes(specs: Any, count: int = 3, needed: Sequence[str] = ()) -> list[dict[str, int]]:
+    """Up to `count` different sizes for the symbolic dimensions in `specs`, by name, that keep to their constraints and
+    to those `needed` besides.
 
     The first is ordinary and tells the symbols apart, the second has as many ones as can be. Without symbolic
     dimensions, there is one: no sizes.
@@ -28,7 +30,8 @@ def sample_sizes(specs: Any, count: int = 3) -> list[dict[str, int]]:
     dims = [dim for spec in tree_util.tree_leaves(specs) for dim in spec.shape if is_symbolic_dim(dim)]
     if not dims:
         return [{}]
-    constraints = compat.scope_constraints(dims[0].scope)
+    scope = dims[0].scope
+    constraints = [*compat.scope_constraints(scope), *(parse_constraint(text, scope) for text in needed)]
     expressions = [*dims, *(expression for expression, _ in constraints if is_symbolic_dim(expression))]
     names = sorted(set().union(*map(compat.dim_names, expressions)))
 

@@ -40,10 +40,16 @@ def describe_constraints(specs: Any, constraints: Sequence[str], needed: Sequenc
 
 def check_of(session: ort.InferenceSession) -> Check:
     """`size_check` for the model of a session. A model that tells no constraints takes any sizes."""
-    described = session.get_modelmeta().custom_metadata_map
-    if CONSTRAINTS not in described:
+    constraints = constraints_of(session)
+    if constraints is None:
         return lambda arrays: None
-    return size_check({i.name: i.shape for i in session.get_inputs()}, json.loads(described[CONSTRAINTS]))
+    return size_check({i.name: i.shape for i in session.get_inputs()}, constraints)
+
+
+def constraints_of(session: ort.InferenceSession) -> list[str] | None:
+    """The constraints that the model of a session tells; None if it tells nothing about them."""
+    described = session.get_modelmeta().custom_metadata_map
+    return json.loads(described[CONSTRAINTS]) if CONSTRAINTS in described else None
 
 
 def size_check(declared: Mapping[str, Sequence[int | str]], constraints: Sequence[str]) -> Check:

@@ -19,7 +19,7 @@ from . import compat
 from .errors import InputError, VerificationError
 from .frontends import source_of
 from .sampling import sample_arrays, sample_sizes, with_sizes
-from .sizes import check_of
+from .sizes import check_of, constraints_of
 from .specs import input_leaves, input_specs, is_value, needs_x64
 from .tracing import Program, trace
 
@@ -62,7 +62,7 @@ def verify(
     pair = _Pair(fn, dict(input_params or {}), _session(model), inputs_as_nchw or (), outputs_as_nchw or ())
     tried, worst = [], 0.0
     with compat.x64(x64 or needs_x64(specs) or _x64_is_on()):
-        for seed, sizes in enumerate(sample_sizes(specs, runs)):
+        for seed, sizes in enumerate(sample_sizes(specs, runs, constraints_of(pair.session) or ())):
             fixed = with_sizes(specs, sizes)
             result = pair.compare(fixed, jax.tree.leaves(sample_arrays(fixed, seed)), _by_dtype(rtol, atol, precision))
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -97,7 +97,7 @@ def allclose(
         plain, dict(input_params or {}), _session(onnx_model_path), inputs_as_nchw or (), outputs_as_nchw or ()
     )
     with compat.x64(enable_double_precision or needs_x64(specs) or _x64_is_on()):
-        fixed = with_sizes(specs, sample_sizes(specs, 1)[0])
+        fixed = with_sizes(specs, sample_sizes(specs, 1, constraints_of(pair.session) or ())[0])
         generated = jax.tree.leaves(sample_arrays(fixed))
         arrays = [
             given if is_value(given) else made for given, made in zip(input_leaves(inputs), generated, strict=True)

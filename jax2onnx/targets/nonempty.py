@@ -6,28 +6,38 @@ an If around a Scan makes it up to 45% slower, since the weights in its body are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import jax
 import onnx_ir as ir
-from jax.export import SymbolicScope
+from jax.export import SymbolicScope, is_symbolic_dim
 
 from jax2onnx import compat
 from jax2onnx.dimensions import parse_dim
 from jax2onnx.lower.dims import is_never_negative
 from jax2onnx.optimize.engine import attribute, dims, producer
+from jax2onnx.targets.rewrite import DOMAIN
 
 Size = int | str
 
 
-def nonempty_sizes(model: ir.Model, target: str) -> list[str]:
-    """Constraints such as "T >= 1" that a model for `target` needs."""
-    if target != "onnxruntime":
+def nonempty_sizes(model: ir.Model, target: str, specs: Any) -> list[str]:
+    """Constraints such as "T >= 1" that a model for `target` needs, beyond those that hold for `specs`."""
+    given = next((d.scope for spec in jax.tree.leaves(specs) for d in spec.shape if is_symbolic_dim(d)), None)
+    if target != "onnxruntime" or given is None:
         return []
     scope = SymbolicScope()
     found: dict[str, None] = {}
-    for node in model.graph:
+    # What is in the functions of this target, its callers need.
+    functions = [f for f in model.functions.values() if f.domain != DOMAIN]
+    for node in itertools.chain(model.graph.all_nodes(), *(f.all_nodes() for f in functions)):
         for size in _needed(node):
             if isinstance(size, str) and _may_be_zero(size, scope):
+                found[f"{size} >= 1"] = None
+        for size in _windows(node):
+            if isinstance(size, str) and not size.startswith("?") and not compat.is_positive(parse_dim(size, given)):
                 found[f"{size} >= 1"] = None
     return list(found)
 
@@ -52,6 +62,11 @@ def _needed(node: ir.Node) -> Iterator[Size]:
             yield from dims(_operand(node, 1))[2:]
         case "ConvTranspose":  # makes another shape
             yield from dims(_operand(node, 0))[2:]
+
+
+def _windows(node: ir.Node) -> Sequence[Size]:
+    """How many windows there are. If even the first does not fit, the runtime fails, or takes what there is of it."""
+    return dims(node.outputs[0])[2:] if node.op_type in ("Conv", "MaxPool", "AveragePool") else ()
 
 
 def _operand(node: ir.Node, i: int) -> ir.Value:

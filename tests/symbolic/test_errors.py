@@ -166,6 +166,10 @@ def test_what_runs_a_model_checks_that_equal_names_are_equal_sizes():
         call(*sizes((2, 6, 1), (4, 6)))
 
 
+def accumulated(x):
+    return lax.scan(lambda h, row: (jnp.tanh(h + row), h), jnp.zeros(4), x)[1]
+
+
 PER_HEAD = floats(3, 4, 5)
 NOT_EMPTY = {
     "steps": (lambda x: lax.scan(lambda h, row: (h + row, h), jnp.zeros(4), x), "f32[T,4]", ["T >= 1"]),
@@ -174,6 +178,9 @@ NOT_EMPTY = {
     "sums in batches": (lambda x: jnp.einsum("btd,bte->bde", x, x + 1), "f32[B,T,4]", ["T >= 1"]),
     "a matrix for each head": (lambda x: jnp.einsum("bhd,hde->bhe", x, PER_HEAD), "f32[B,3,4]", ["B >= 1"]),
     "transposed": (lambda x: lax.conv_transpose(x, PER_HEAD, (2,), "VALID"), "f32[B,T,4]", ["T >= 1"]),
+    "steps in steps": (lambda x: lax.map(accumulated, x), "f32[B,T,4]", ["B >= 1", "T >= 1"]),
+    "steps in a branch": (lambda x: lax.cond(x.sum() >= 0, accumulated, jnp.sin, x), "f32[T,4]", ["T >= 1"]),
+    "steps in a function": (jax2onnx.onnx_function(accumulated), "f32[T,4]", ["T >= 1"]),
     "attention": (lambda x: jax.nn.dot_product_attention(x, x, x, is_causal=True), "f32[B,T,2,4]", []),
 }
 
@@ -193,3 +200,21 @@ def test_sizes_that_must_not_be_zero(name):
             assert f"but {empty} is 0" in message_of_sizes(call, x)
         else:
             check_run(model, fn, x)
+
+
+WINDOWS = {
+    "pool": (lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3), (1, 2), "VALID"), "floordiv(N - 3, 2) + 1 >= 1"),
+    "sums": (lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 2), "VALID"), "floordiv(N - 3, 2) + 1 >= 1"),
+    "convolution": (lambda x: lax.conv(x[:, None], PER_HEAD[:, :1, :3], (1,), "VALID"), "max(N - 2, 0) >= 1"),
+}
+
+
+@pytest.mark.parametrize("name", quick(["pool"], WINDOWS))
+def test_sizes_of_which_a_window_has_to_fit(name):
+    """JAX would have no window then, where ONNX Runtime fails, or makes one of what there is."""
+    fn, needed = WINDOWS[name]
+    call = jax2onnx.load(jax2onnx.to_onnx(fn, ["f32[2,N]"], verify=True))
+    np.testing.assert_allclose(call(floats(2, 7)), fn(floats(2, 7)), rtol=1e-5)
+    assert f"{needed}, but N is 2" in message_of_sizes(call, floats(2, 2))
+    model = jax2onnx.to_onnx(fn, ["f32[2,N]"], constraints=["N >= 3"])
+    assert [p.value for p in model.metadata_props if p.key == sizes.CONSTRAINTS] == ['["N >= 3"]']
