@@ -46,8 +46,24 @@ def _guarded(g: Builder, op: Callable, x: Val, y: Val, *, by_zero: Any, by_minus
     return g.Where(is_zero, by_zero, g.Where(is_minus_one, by_minus_one(), quotient))
 
 
+def _known_shift(x: Val, n: Val) -> int | None:
+    """How far, if that is one known number, and less than the width; none of less than a byte."""
+    if n.const is None or n.const.size != 1 or bit_width(x.dtype) < 8:
+        return None
+    by = int(n.const.reshape(()))
+    return by if 0 <= by < bit_width(x.dtype) else None
+
+
+def _power(by: int, dtype: np.dtype) -> np.ndarray:
+    """2**by, where the highest bit of a signed integer is its sign."""
+    return np.asarray(1 << by, np.uint64).astype(dtype)
+
+
 def _shift(direction: str) -> Any:
     def rule(g: Builder, x: Val, n: Val) -> Val:
+        known = _known_shift(x, n)
+        if known is not None and direction == "LEFT":
+            return g.Mul(x, _power(known, x.dtype), out=(x.shape, x.dtype))
         bits = unsigned(x.dtype)
         value, by = reinterpret(g, x, bits), reinterpret(g, n, bits)
         safe, too_far = _safe_shift(g, n, by, bit_width(x.dtype))
@@ -73,7 +89,14 @@ lowers(lax.shift_right_logical_p)(_shift("RIGHT"))
 
 @lowers(lax.shift_right_arithmetic_p)
 def shift_right_arithmetic(g: Builder, x: Val, n: Val) -> Val:
-    """Vacated bits are copies of the sign: ~(~x >> n) for a negative x."""
+    """Vacated bits are copies of the sign: ~(~x >> n) for a negative x. By a known n it is a division of multiples."""
+    known = _known_shift(x, n)
+    if known is not None and not is_unsigned(x.dtype):
+        power = _power(known, x.dtype)
+        upper = np.asarray(-1 << known, np.int64).astype(x.dtype)  # all bits but the lowest
+        multiple = g.BitwiseAnd(x, upper, out=(x.shape, x.dtype))  # the rest is positive, so this rounds down
+        quotient = g.Div(multiple, power, out=(x.shape, x.dtype))
+        return g.Neg(quotient) if power < 0 else quotient  # the sign bit is -2**n
     bits, width = unsigned(x.dtype), bit_width(x.dtype)
     value, by = reinterpret(g, x, bits), reinterpret(g, n, bits)
     safe, too_far = _safe_shift(g, n, by, width)

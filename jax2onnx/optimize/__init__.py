@@ -24,6 +24,7 @@ from jax2onnx.optimize import (
     group_norm,
     groups,
     indices,
+    integers,
     intervals,
     layout,
     masks,
@@ -42,7 +43,7 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
-TIDY = [simplify.RULES, slices.RULES, fold.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
+TIDY = [simplify.RULES, slices.RULES, fold.RULES, integers.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
 MOVE = [units.RULES, layout.RULES, matmul.RULES, groups.RULES, detours.RULES, pixels.RULES]
 RECOGNISE = [
     indices.PICK,
@@ -92,7 +93,9 @@ def optimize(
     counts = _to_rest(model, normalization_mode)
     if write_out_composites():
         counts.update(_rewrite(model, TIDY))
-    counts.update(Rewriter(model, [simplify.LAST]).run())
+    counts.update(Rewriter(model, [simplify.LAST, integers.LAST]).run())
+    if counts[integers.remainder_by_division.__name__]:
+        counts["share_equal_nodes"] += share_equal_nodes(model)
     remove_unused(model)
     return counts
 

@@ -18,6 +18,7 @@ Most rules want a certain operator before the node. Saying so spares the others 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -373,6 +374,15 @@ def dims(value: ir.Value) -> Dims:
         d if isinstance(d, int) else f"{_UNKNOWN}{id(value)}.{i}" if d.value is None else str(d.value)
         for i, d in enumerate(value.shape)
     )
+
+
+MANY = 4096
+"""From so many elements on, several fast operators take clearly less time than a slow one."""
+
+
+def has_many(value: ir.Value) -> bool:
+    """Is a value known to have many elements?"""
+    return math.prod(d for d in dims(value) if isinstance(d, int)) >= MANY
 
 
 def _as_shape(dims: Iterable[Any]) -> ir.Shape:

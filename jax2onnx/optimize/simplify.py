@@ -242,6 +242,7 @@ NEUTRAL = {
     "Min": (None, None, np.inf),
     "And": (None, True, None),
     "Or": (None, False, None),
+    "Xor": (None, False, None),
 }
 
 

@@ -1,0 +1,160 @@
+"""Integer arithmetic in the form that is shortest, and in ONNX Runtime fastest.
+
+Its integer Mod takes 8 ns for each element, the seven operators that it can be written out as 1.5 ns together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.optimize.engine import (
+    Rewriter,
+    RuleSet,
+    attribute,
+    constant,
+    dims,
+    first,
+    has_many,
+    producer,
+    scalar,
+    some,
+)
+from jax2onnx.optimize.intervals import LIMITS, bounds
+
+RULES = RuleSet()
+LAST = RuleSet()
+"""Rules for the end: a Mod says more to the other rules than what it is written out as."""
+
+BITWISE_OPSET = 18
+WIDE = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
+
+
+@RULES.rewrites("And", given=some("Less", "Greater"))
+def drop_what_is_implied(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """What is less than a number is not that number."""
+    for strict, other in (node.inputs, node.inputs[::-1]):
+        less, equal = producer(strict, "Less", "Greater"), _unequal(other)
+        if less is None or equal is None or less.inputs[0] is not equal.inputs[0]:
+            continue
+        bound = scalar(less.inputs[1])
+        if bound is not None and bound == scalar(equal.inputs[1]) and strict is not None:
+            return strict if dims(strict) == dims(node.outputs[0]) else None
+    return None
+
+
+def _unequal(value: ir.Value | None) -> ir.Node | None:
+    """The Equal in not (a == b)."""
+    negation = producer(value, "Not")
+    return producer(negation.inputs[0], "Equal") if negation is not None else None
+
+
+def _remainder(value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """(x, n) if `value` is the remainder, with the sign of x, of a division by a constant n > 0."""
+    node = producer(value, "Mod")
+    if node is None or not attribute(node, "fmod", 0) or value is None or value.dtype not in LIMITS:
+        return None
+    x, divisor = node.inputs
+    known = constant(divisor)
+    if x is None or divisor is None or known is None or not (known > 0).all() or dims(x) != dims(value):
+        return None
+    return x, divisor
+
+
+def _is_negative(value: ir.Value | None) -> ir.Value | None:
+    """x in x < 0."""
+    less = producer(value, "Less")
+    return less.inputs[0] if less is not None and scalar(less.inputs[1]) == 0 else None
+
+
+@RULES.rewrites("Where", given=first("Less"))
+def recognise_modulo(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """The remainder, plus the divisor if it is negative, has the sign of the divisor."""
+    condition, sum_, rest = node.inputs
+    found, total = _remainder(rest), producer(sum_, "Add")
+    if found is None or total is None or _is_negative(condition) is not rest:
+        return None
+    x, divisor = found
+    if {id(v) for v in total.inputs} != {id(rest), id(divisor)}:
+        return None
+    power = scalar(divisor)
+    if power is not None and power & (power - 1) == 0 and r.opset >= BITWISE_OPSET:
+        return r.op("BitwiseAnd", x, r.const(power - 1), like=node.outputs[0])
+    return r.op("Mod", x, divisor, like=node.outputs[0])
+
+
+@RULES.rewrites("And", given=some("Not"))
+def rounds_down(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Dividing x by n > 0 truncates upwards if x has not the sign of n and is no multiple: if the rest is negative."""
+    for first_, second in (node.inputs, node.inputs[::-1]):
+        signs, rest = _unequal(first_), _unequal(second)
+        sign = producer(signs.inputs[0], "Sign") if signs is not None else None
+        found = _remainder(rest.inputs[0]) if rest is not None else None
+        if signs is None or rest is None or sign is None or found is None or sign.inputs[0] is not found[0]:
+            continue
+        if scalar(signs.inputs[1]) == 1 and scalar(rest.inputs[1]) == 0:
+            return r.op("Less", *rest.inputs, like=node.outputs[0])
+    return None
+
+
+@RULES.rewrites("Where", given=some("Sub"))
+def subtract_the_condition(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x - 1 where c, x elsewhere, is x - c."""
+    condition, less, x = node.inputs
+    difference, y = producer(less, "Sub"), node.outputs[0]
+    if difference is None or y.dtype not in WIDE or condition is None or difference.inputs[0] is not x:
+        return None
+    if scalar(difference.inputs[1]) != 1 or dims(condition) != dims(y):
+        return None
+    return r.op("Sub", x, r.op("Cast", condition, like=y, to=int(y.dtype)), like=y)
+
+
+@RULES.rewrites("Sub", given=some("Cast"))
+def divide_by_power_of_two(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Division that rounds down, as `subtract_the_condition` leaves it: clear the bits of the remainder first."""
+    quotient, cast = producer(node.inputs[0], "Div"), producer(node.inputs[1], "Cast")
+    found = _remainder(_is_negative(cast.inputs[0])) if cast is not None else None
+    if quotient is None or found is None or list(quotient.inputs) != list(found) or r.opset < BITWISE_OPSET:
+        return None
+    power = scalar(found[1])
+    if power is None or power & (power - 1) != 0:
+        return None
+    multiple = r.op("BitwiseAnd", found[0], r.const(-power), like=node.outputs[0])
+    return r.op("Div", multiple, found[1], like=node.outputs[0])
+
+
+@RULES.rewrites("BitwiseOr", given=some("BitShift"))
+def add_disjoint_bits(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x * 2**k has no bits below the k-th, and what was shifted to the right none above: as in a rotation."""
+    y = node.outputs[0]
+    for low, high in (node.inputs, node.inputs[::-1]):
+        shift, product = producer(low, "BitShift"), producer(high, "Mul")
+        if shift is None or product is None or y.dtype not in WIDE or attribute(shift, "direction") != "RIGHT":
+            continue
+        by, power = scalar(shift.inputs[1]), next((s for s in map(scalar, product.inputs) if s is not None), None)
+        if by is None or power is None or int(power) <= 0:
+            continue
+        lowest_bit = int(power) & -int(power)
+        if LIMITS[y.dtype].bits - int(by) <= lowest_bit.bit_length() - 1:  # type: ignore[index]
+            return r.op("Add", *node.inputs, like=y)
+    return None
+
+
+@LAST.rewrites("Mod")
+def remainder_by_division(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x - (x / n) * n, for many elements; it is made positive by hand."""
+    x, divisor = node.inputs
+    y = node.outputs[0]
+    known = constant(divisor)
+    if known is None or x is None or y.dtype not in WIDE or np.isin(known, (0, -1)).any():
+        return None
+    if not has_many(y) or dims(x) != dims(y):
+        return None
+    rest = r.op("Sub", x, r.op("Mul", r.op("Div", x, divisor, like=y), divisor, like=y), like=y)
+    least = bounds(x)
+    if attribute(node, "fmod", 0) or not y.dtype.is_signed() or (least is not None and least[0] >= 0):
+        return rest
+    if not (known > 0).all():
+        return None
+    below = r.op("Less", rest, r.const(0, known.dtype), like=y, dtype=ir.DataType.BOOL)
+    return r.op("Add", rest, r.op("Mul", r.op("Cast", below, like=y, to=int(y.dtype)), divisor, like=y), like=y)

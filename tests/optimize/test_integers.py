@@ -1,0 +1,108 @@
+"""Integer arithmetic: exact for all numbers, in few and fast operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from jax2onnx.optimize.engine import MANY
+from tests.helpers import check, quick
+
+DIVISORS = [1, 2, 3, 7, 8, 64, 100, -1, -2, -7]
+SIGNED = ["int8", "int16", "int32", "int64"]
+UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]
+
+
+def extremes(dtype: str, count: int) -> np.ndarray:
+    """The ends of the range of a dtype, zero and its neighbours, and others, `count` numbers in all."""
+    info = np.iinfo(dtype)
+    edges = [info.min, info.min + 1, info.min + 6, info.max - 1, info.max, 0, 1, 2, 7, 8, 63, 64, 65, 100]
+    edges += [e for e in (-1, -2, -7, -8, -9, -63, -64, -65) if e >= info.min]
+    rest = np.random.default_rng(0).integers(info.min, info.max, 200, dtype=dtype, endpoint=True)
+    return np.resize(np.concatenate([np.array(edges, dtype), rest]), count)
+
+
+def ops(model: Any) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def divided(divisor: int) -> Callable[[Any], Any]:
+    return lambda x: (x % divisor, x // divisor, *jnp.divmod(x, divisor), lax.rem(x, jnp.asarray(divisor, x.dtype)))
+
+
+@pytest.mark.parametrize("dtype", quick(["int32", "int64", "int8"], SIGNED + UNSIGNED))
+@pytest.mark.parametrize("count", [20, MANY])
+def test_division_by_constants(dtype: str, count: int) -> None:
+    numbers = [n for n in DIVISORS if n >= np.iinfo(dtype).min]
+    check(lambda x: [divided(n)(x) for n in numbers], extremes(dtype, count))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_division_by_the_ends_of_the_range(dtype: str) -> None:
+    ends = [np.iinfo(dtype).min, np.iinfo(dtype).max, (np.iinfo(dtype).max >> 1) + 1]
+    check(lambda x: [(x % n, x // n) for n in ends], extremes(dtype, MANY))
+
+
+def test_division_by_several_constants() -> None:
+    divisors = np.array([3, 7, 8, 100], np.int32)
+    check(lambda x: (x % divisors, x // divisors), extremes("int32", MANY).reshape(-1, 4))
+
+
+@pytest.mark.parametrize("dtype", quick(["int32", "uint32", "int8"], SIGNED + UNSIGNED))
+def test_shifts_by_constants(dtype: str) -> None:
+    width = np.iinfo(dtype).bits
+
+    def shifted(x: Any) -> list[Any]:
+        amounts = [jnp.asarray(n, dtype) for n in (0, 1, 3, width - 2, width - 1, width)]
+        return [f(x, n) for f in (lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic) for n in amounts]
+
+    check(shifted, extremes(dtype, 100))
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_rotations(dtype: str) -> None:
+    width = np.iinfo(dtype).bits
+
+    def rotated(x: Any) -> list[Any]:
+        return [(x << n) | (x >> (width - n)) for n in (1, 13, width - 1)] + [(x << 3) | (x >> (width - 4)), x << 3 | x]
+
+    model = check(rotated, extremes(dtype, 100))
+    assert ops(model).count("Add") == 3, ops(model)  # the others have bits in common
+
+
+@pytest.mark.parametrize(
+    ("fn", "few", "many"),
+    [
+        (lambda x: x % 7, ["Mod"], ["Div", "Mul", "Sub", "Less", "Cast", "Mul", "Add"]),
+        (lambda x: x % 8, ["BitwiseAnd"], ["BitwiseAnd"]),
+        (lambda x: x // 8, ["BitwiseAnd", "Div"], ["BitwiseAnd", "Div"]),
+        (lambda x: x // 7, ["Div", "Mod", "Less", "Cast", "Sub"], ["Div", "Mul", "Sub", "Less", "Cast", "Sub"]),
+        (lambda x: x << 3, ["Mul"], ["Mul"]),
+        (lambda x: x >> 3, ["BitwiseAnd", "Div"], ["BitwiseAnd", "Div"]),
+    ],
+)
+def test_the_form_depends_on_how_many_there_are(fn: Callable, few: list[str], many: list[str]) -> None:
+    for count, wanted in ((20, few), (MANY, many)):
+        assert ops(check(fn, extremes("int32", count))) == wanted
+
+
+def test_symbolic_sizes() -> None:
+    check(lambda x: (x % 7, x // 7, x % 4, x >> 2), extremes("int32", 2 * MANY).reshape(2, MANY), dims=[("N", MANY)])
+
+
+def test_an_index_modulo_the_size_needs_no_clipping() -> None:
+    model = check(lambda x, i: x[i % 5], np.arange(5, dtype=np.float32), extremes("int32", 20))
+    assert ops(model) == ["Mod", "GatherElements"]
+
+
+def test_inside_a_loop() -> None:
+    def fn(x: Any) -> Any:
+        return lax.fori_loop(0, 5, lambda i, c: (c * 3 + i) % 1000 // 7 + (c >> 1), x)
+
+    check(jax.vmap(fn), extremes("int32", MANY))
