@@ -15,6 +15,7 @@ BOOL = np.dtype(np.bool_)
 INT32 = np.dtype(np.int32)
 INT64 = np.dtype(np.int64)
 FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
 BFLOAT16 = np.dtype(jnp.bfloat16)
 
 
