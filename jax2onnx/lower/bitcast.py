@@ -45,7 +45,31 @@ def bitcast_convert_type(g: Builder, x: Val, *, new_dtype: Any) -> Val:
 
 
 def _from_bits(g: Builder, x: Val, dtype: np.dtype) -> Val:
+    found = _fraction_and_power(x, dtype)
+    if found is not None:
+        fraction, power = found
+        return g.Add(g.Mul(g.cast(fraction, dtype), power * 2.0 ** -_layout(dtype)[0]), power)
     return _call_with_x64(g, _bits_to_float, dtype, reinterpret(g, x, unsigned(dtype)))
+
+
+def _fraction_and_power(x: Val, dtype: np.dtype) -> tuple[Val, float] | None:
+    """(n, p) if `x` has the bits of p * (1 + n / 2**mantissa bits), as random numbers between 1 and 2 are made."""
+    mantissa_bits, bias, uint = _layout(dtype)
+    joined = x.value.producer()
+    if joined is None or joined.op_type != "BitwiseOr" or x.dtype != uint:
+        return None
+    for fraction, known in (joined.inputs, joined.inputs[::-1]):
+        shifted = fraction.producer() if fraction is not None and known is not None else None
+        by = shifted.inputs[1].const_value if shifted is not None and shifted.op_type == "BitShift" else None
+        if shifted is None or by is None or by.size != 1 or known.const_value is None or known.const_value.size != 1:
+            continue
+        bits, field = int(by.numpy().reshape(())), int(known.const_value.numpy().reshape(()))
+        exponent = field >> mantissa_bits
+        if bits < bit_width(uint) - mantissa_bits or shifted.attributes["direction"].value != "RIGHT":
+            continue
+        if exponent << mantissa_bits == field and 0 < exponent <= 2 * bias and fraction.shape == x.value.shape:
+            return Val(fraction, x.shape, x.dtype, x.home), 2.0 ** (exponent - bias)
+    return None
 
 
 def _call_with_x64(g: Builder, fn: Any, dtype: np.dtype, x: Val) -> Val:
