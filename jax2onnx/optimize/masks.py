@@ -16,6 +16,8 @@ SWAPPED = {"GreaterOrEqual": "LessOrEqual", "Greater": "Less", "LessOrEqual": "G
 SHAPE_OF_SOME_AXES = 15
 """The opset from which on Shape can leave out axes."""
 WIDE = (ir.DataType.INT32, ir.DataType.INT64)
+TRIANGULAR = (*WIDE, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""Types that ONNX Runtime has a kernel of Trilu for."""
 
 
 @RULES.rewrites(*TRIANGLES)
@@ -55,6 +57,26 @@ def triangle_of_the_size_of_scores(r: Rewriter, node: ir.Node) -> ir.Value | Non
     again = r.op("Expand", ones.inputs[0], shape, like=mask)
     whole = r.op("Trilu", again, *triangle.inputs[1:], like=mask, upper=attribute(triangle, "upper", 1))
     return r.op("Where", whole, x, other, like=node.outputs[0])
+
+
+@RULES.rewrites("Where", given=first("Trilu"))
+def triangle_of_the_array(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """An array with zeros outside of a triangle, or inside of it."""
+    mask, *cases = node.inputs
+    y, triangle = node.outputs[0], producer(mask, "Trilu")
+    inside = 0 if scalar(cases[1]) is not None else 1
+    x, zero = cases[inside], scalar(cases[1 - inside])
+    if triangle is None or mask is None or x is None or zero is None or zero != 0 or np.signbit(zero):
+        return None
+    ones, diagonal = producer(triangle.inputs[0], "Expand"), scalar(triangle.inputs[1])
+    if ones is None or diagonal is None or not scalar(ones.inputs[0]) or y.dtype not in TRIANGULAR:
+        return None
+    if dims(x) != dims(y) or dims(x)[-2:] != dims(mask)[-2:] or any(d != 1 for d in dims(mask)[:-2]):
+        return None
+    upper = attribute(triangle, "upper", 1)
+    if inside == 1:  # all but the triangle: what is on the other side of its diagonal
+        diagonal, upper = diagonal + (-1 if upper else 1), 1 - upper
+    return r.op("Trilu", x, r.const(diagonal, np.int64), like=y, upper=upper)
 
 
 def _counter(r: Rewriter, value: ir.Value | None) -> tuple[ir.Value, int] | None:

@@ -48,6 +48,24 @@ def test_activation_of_infinities_and_nan(name):
     check(getattr(jax.nn, name), HARD, rtol=2e-5, atol=1e-6)
 
 
+def test_softplus_of_many():
+    """From some size on the operator is slower than its formula, which must be as exact."""
+    x = np.resize(np.concatenate([np.linspace(-110, 110, 4001, dtype=np.float32), HARD.reshape(-1)]), (64, 64))
+    assert "Softplus" not in ops(check(jax.nn.softplus, x, rtol=3e-7, atol=2e-38))
+    assert "Mish" not in ops(
+        check(jax.nn.mish, np.where(np.isfinite(x), x, 7), rtol=1e-6, atol=1e-35)
+    )  # JAX makes 0 of denormals
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool", "uint8", "bfloat16"])
+def test_triangles(dtype):
+    x = (np.arange(48).reshape(2, 4, 6) % 5).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        x[0, 0], x[1, -1] = [-np.inf, np.inf, np.nan, -0.0, 1, 2], [np.nan, 1, -0.0, np.inf, -np.inf, 3]
+    model = check(lambda x: (jnp.tril(x), jnp.triu(x, 1), jnp.tril(x, -2)), x, dims=[("B", "R", "C")])
+    assert dtype not in ("float32", "float64", "int32") or ops(model) == ["Trilu"] * 3
+
+
 def two_pass(x, axis=-1):
     mean = x.mean(axis, keepdims=True)
     return (x - mean) * lax.rsqrt(((x - mean) ** 2).mean(axis, keepdims=True) + 1e-5)
