@@ -14,6 +14,8 @@ __all__ = ["Inconclusive", "explain", "is_about_dimensions", "users_line"]
 _COMPARISON = re.compile(r"comparison '(.+)' (<=|>=|<|>) '(.+)' is inconclusive")
 _REMAINDER = re.compile(r"remainder (.+) should be 0")
 _CONSTANT = re.compile(r"dimension '.+' used in a context that requires a constant")
+_CUT_OFF = re.compile(r"\b(min|max)\((?:(\d+), ([^(),]+)|([^(),]+), (\d+))\)")
+_SLICE_OF_NUMPY_ARRAY = "slice indices must be integers"
 
 # What to write for each outcome of a comparison; JAX's constraints have no strict inequalities.
 _OUTCOMES = {
@@ -27,9 +29,12 @@ _LIBRARIES = f"{os.sep}site-packages{os.sep}"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes its messages for terminals
 
 
-def is_about_dimensions(error: TypeError) -> bool:
-    """Whether a symbolic dimension was used as if it were an int, as in `range(x.shape[0])`."""
-    return "_DimExpr" in str(error)  # JAX's class is not public, and Python says no more
+def is_about_dimensions(error: TypeError | ValueError, *, some_are_symbolic: bool) -> bool:
+    """Whether a symbolic dimension was used as an int, as in `range(x.shape[0])`, or may be larger than a table."""
+    text = str(error)  # JAX's class is not public, and Python says no more
+    if "_DimExpr" in text:
+        return True
+    return some_are_symbolic and (text.startswith(_SLICE_OF_NUMPY_ARRAY) or _CUT_OFF.search(text) is not None)
 
 
 def explain(error: Exception, line: str) -> str:
@@ -51,6 +56,14 @@ def _advice(reason: str) -> str:
         return (
             f'If it always is, add constraints=["{match[1]} == 0"], or write the dimension of the input as a multiple, '
             'such as "8*N".'
+        )
+    if reason.startswith(_SLICE_OF_NUMPY_ARRAY):
+        return "A NumPy array or a list cannot be cut at a symbolic dimension: make it one of JAX by jnp.asarray."
+    if match := _CUT_OFF.search(reason):
+        number, dimension = match[2] or match[5], match[3] or match[4]
+        constraint = f"{dimension} {'<=' if match[1] == 'min' else '>='} {number}"
+        return (
+            f'{match[0]} is {dimension} only if {constraint}: if that always holds, add constraints=["{constraint}"].'
         )
     if _CONSTANT.search(reason) or "_DimExpr" in reason:
         return (

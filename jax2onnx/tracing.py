@@ -75,8 +75,9 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         jaxpr, out_shape = jax.make_jaxpr(flat_fn, return_shape=True)(*specs)
     except Inconclusive as error:
         raise InputError(explain(error, users_line(error))) from error
-    except TypeError as error:
-        if not is_about_dimensions(error):
+    except (TypeError, ValueError) as error:
+        some_are_symbolic = not all(isinstance(d, int) for spec in jax.tree.leaves(specs) for d in spec.shape)
+        if not is_about_dimensions(error, some_are_symbolic=some_are_symbolic):
             raise
         raise InputError(explain(error, users_line(error))) from error
     return Program(

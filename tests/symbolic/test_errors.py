@@ -54,6 +54,26 @@ def test_a_number_that_has_to_be_known():
     assert "test_errors.py" in message and "give the dimension a fixed size" in message
 
 
+def test_a_numpy_array_that_is_cut_at_a_symbolic_dimension():
+    table = np.ones((8, 4), np.float32)
+    message = message_of(lambda x: x + table[: x.shape[0]], "f32[T,4]", constraints=["T <= 8"])
+    assert "test_errors.py" in message and "jnp.asarray" in message
+    with pytest.raises(TypeError, match="slice indices"):  # no dimension is to blame
+        jax2onnx.to_onnx(lambda x: x + table[:2.0], [(8, 4)])
+
+
+def test_a_dimension_that_may_be_larger_than_a_table():
+    table = jnp.asarray(floats(8, 4))
+
+    def positions(x):
+        return x + table[: x.shape[1]]
+
+    message = message_of(positions, "f32[B,T,4]")
+    assert "test_errors.py" in message and "min(8, T)" in message and 'constraints=["T <= 8"]' in message
+    allowed = [{"B": 2, "T": n} for n in (1, 3, 8)]
+    check_at_sizes(positions, "f32[B,T,4]", constraints=["T <= 8"], sizes=allowed)
+
+
 def test_a_decomposition_names_the_constraint_that_decides_it():
     """JAX's types promise two vectors; whether there are so many is first asked where eigh is written out."""
 
