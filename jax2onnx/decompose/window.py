@@ -16,8 +16,9 @@ from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Primitive
 
 from jax2onnx import compat
-from jax2onnx.decompose.reduce import Combine, elementwise, identity, monoid_of
+from jax2onnx.decompose.reduce import MONOIDS, Combine, elementwise, identity, monoid_of
 from jax2onnx.decompose.registry import decomposes
+from jax2onnx.errors import UnsupportedError
 from jax2onnx.padding import auto_pad, is_known
 
 
@@ -51,6 +52,10 @@ def windows(
 
 def fold_windows(xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, w: Windows) -> list[Array]:
     """Combine the elements of each window. `neutral` fills the padding and changes nothing when combined."""
+    if unknown := [size for size in (*w.sizes, *w.strides, *w.window_dilation) if not isinstance(size, int)]:
+        raise UnsupportedError(
+            f"a window of symbolic size, stride or dilation ({unknown[0]}) that is not just a whole axis"
+        )
     if any(config != (0, 0, 0) for config in w.pad_config):
         xs = _pad(xs, neutral, w.pad_config)
     for axis in reversed(range(xs[0].ndim)):
@@ -127,7 +132,7 @@ def reduce_window(*args: Array, jaxpr: Any, consts: Sequence, **params: Any) -> 
     computation = ClosedJaxpr(jaxpr, consts)
     combine, monoid = elementwise(computation), monoid_of(computation.jaxpr)
     if monoid is not None:
-        return _after(inits, fold_windows(operands, [identity(monoid, operands[0].dtype)], combine, w), combine)
+        return _after(inits, [_monoid_windows(monoid)(operands[0], **params)], combine)
     if all(config == (0, 0, 0) for config in w.pad_config):
         return _after(inits, fold_windows(operands, inits, combine, w), combine)
     exists = lax.full(operands[0].shape, True)
@@ -146,9 +151,24 @@ def _elementwise(primitive: Primitive) -> Combine:
 
 def _monoid_windows(monoid: Primitive) -> Callable[..., Array]:
     def reduction(x: Array, **params: Any) -> Array:
-        return fold_windows([x], [identity(monoid, x.dtype)], _elementwise(monoid), windows(**params))[0]
+        w = windows(**params)
+        if whole := _whole_axes(x.shape, w):
+            x = lax.expand_dims(MONOIDS[monoid](x, whole), whole)
+            sizes, strides = ([1 if i in whole else d for i, d in enumerate(along)] for along in (w.sizes, w.strides))
+            w = w._replace(sizes=sizes, strides=strides)
+        return fold_windows([x], [identity(monoid, x.dtype)], _elementwise(monoid), w)[0]
 
     return reduction
+
+
+def _whole_axes(shape: Sequence[Any], w: Windows) -> list[int]:
+    """The axes of symbolic size that have one window over all of it."""
+    along = zip(shape, w.sizes, w.pad_config, w.window_dilation, strict=True)
+    return [
+        i
+        for i, (n, size, pad, dilation) in enumerate(along)
+        if not isinstance(size, int) and size == n and pad == (0, 0, 0) and dilation == 1
+    ]
 
 
 def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
@@ -158,6 +178,8 @@ def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
     """
     (x,) = avals
     w = windows(**params)
+    if not all(isinstance(d, int) and d > 0 for d in w.sizes):
+        return True
     pooled = [i for i, (size, stride) in enumerate(zip(w.sizes, w.strides, strict=True)) if (size, stride) != (1, 1)]
     padded = [i for i, pair in enumerate(w.padding) if any(not isinstance(p, int) or p != 0 for p in pair)]
     along = zip(x.shape, w.sizes, w.window_dilation, w.padding, strict=True)
@@ -168,7 +190,6 @@ def is_no_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:
         and set(padded) <= set(pooled)
         and (same is not None or all(_windows_touch(*axis) for axis in along))
         and all(d == 1 for d in w.base_dilation)
-        and all(isinstance(d, int) and d > 0 for d in w.sizes)
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from flax import nnx
 from jax import lax
 
+import jax2onnx
 from tests.symbolic.sizes import check_at_sizes, floats
 
 IMAGE = "f32[B,H,W,3]"
@@ -167,3 +168,21 @@ def test_kernel_of_symbolic_size():
 
     check_at_sizes(f, "f32[B,8,2]", "f32[K,2,O]", empty="", rtol=1e-5, atol=1e-5)
     check_at_sizes(f, "f64[B,8,2]", "f64[3,2,O]", empty="")
+
+
+def test_windows_over_whole_axes():
+    def f(x):
+        window, once = (1, *x.shape[1:3], 1), (1, 1, 1, 1)
+        return (
+            lax.reduce_window(x, 0.0, lax.add, window, once, "VALID") / (x.shape[1] * x.shape[2]),
+            lax.reduce_window(
+                x, -jnp.inf, lax.max, (1, x.shape[1], 2, 1), (1, x.shape[1], 1, 1), [(0, 0), (0, 0), (1, 0), (0, 0)]
+            ),
+            lax.reduce_window(x, 3.0, lax.mul, window, window, "VALID"),
+            lax.reduce_window(x.astype(jnp.int32), 1, lax.min, window, once, "VALID"),
+        )
+
+    model = check_at_sizes(f, "f32[B,H,W,3]", empty="B")
+    assert {"ReduceSum", "ReduceProd", "ReduceMin"} <= {node.op_type for node in model.graph.node}
+    with pytest.raises(jax2onnx.UnsupportedError, match="symbolic size"):
+        jax2onnx.to_onnx(lambda x: lax.reduce_window(x, 0.0, lax.add, x.shape, (1,), "SAME"), ["f32[N]"])
