@@ -30,6 +30,7 @@ from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
 from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.noise import noise_as_input
 from jax2onnx.optimize import optimize, optimize_part
+from jax2onnx.optimize.shared import remove_unused
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.sizes import describe_constraints
 from jax2onnx.specs import input_specs, needs_x64
@@ -186,6 +187,7 @@ def to_onnx(
         )
         optimize(model, write_out_composites, normalization_mode)
     legalize(model, target)
+    remove_unused(model)
     if loosen_internal_shapes or os.environ.get("JAX2ONNX_LOOSEN_INTERNAL_SHAPES") == "1":
         loosen(model)
     if stored_dtype is not None:

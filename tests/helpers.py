@@ -62,6 +62,28 @@ def check_valid(model: onnx.ModelProto) -> None:
     except onnx.shape_inference.InferenceError as error:
         if _NESTED.sub("", _FALSE_ALARM.sub("", str(error))).strip():
             raise
+    assert not unused(model), f"nothing uses {unused(model)}"
+
+
+def unused(model: onnx.ModelProto) -> list[str]:
+    """The initializers and the nodes that nothing uses: ONNX Runtime warns of them when it loads a model."""
+    left: list[str] = []
+    for root in (model.graph, *model.functions):
+        graphs = _graphs(root)
+        used = {name for graph in graphs for node in graph.node for name in node.input}
+        used.update(name for graph in graphs for name in _outputs(graph))
+        left += [i.name for i in getattr(root, "initializer", ()) if i.name not in used]
+        left += [f"{n.op_type} {n.name}" for graph in graphs for n in graph.node if used.isdisjoint(n.output)]
+    return left
+
+
+def _graphs(root: onnx.GraphProto | onnx.FunctionProto) -> list[Any]:
+    bodies = [a.g for node in root.node for a in node.attribute if a.HasField("g")]
+    return [root, *(graph for body in bodies for graph in _graphs(body))]
+
+
+def _outputs(graph: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
+    return [output if isinstance(output, str) else output.name for output in graph.output]
 
 
 # When it propagates data, onnx takes the values of an unsqueezed vector for a vector, and then finds that [3, 1] and
