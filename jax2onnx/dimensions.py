@@ -28,7 +28,6 @@ _OPERATORS: dict[type[ast.AST], Callable[[Dim, Dim], Dim]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
-    ast.BitXor: operator.pow,  # how JAX prints a power
 }
 _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "max": jax.core.max_dim,
@@ -95,7 +94,7 @@ def _parse(text: str) -> ast.expr:
     if text.isidentifier():  # also Python's keywords: "in" and "class" are fine names for a dimension
         return ast.Name(text)
     try:
-        return ast.parse(text, mode="eval").body
+        return ast.parse(text.replace("^", "**"), mode="eval").body  # JAX prints a power as N^2
     except (SyntaxError, ValueError):
         raise _not_a_dimension(text) from None
 

@@ -134,7 +134,7 @@ def test_python_notation_in_dimensions() -> None:
     assert parse_dim("a^2", scope) == a * a == parse_dim("a**2", scope)
     assert parse_dim("2 * 3", scope) == 6
     assert str(parse_dim("class", scope)) == "class"
-    for dim in (a * b - 3, -(-a // 2), jax.core.max_dim(a - 1, b % 5), a**3):
+    for dim in (a * b - 3, -(-a // 2), jax.core.max_dim(a - 1, b % 5), a**3, 2 * a**2 - a + 1):
         assert parse_dim(str(dim), scope) == dim
 
 

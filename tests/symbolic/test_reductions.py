@@ -53,6 +53,10 @@ def test_reductions_with_a_dynamic_count():
     check_at_sizes(f, X, constraints=["T >= 2"], sizes=sizes, rtol=1e-4, atol=1e-5)
 
 
+def test_means_of_a_number_of_elements_that_is_no_product():
+    check_at_sizes(lambda x: (x[1:].mean(), jnp.std(x[1:, 1:])), "f32[T,T]", sizes=[{"T": n} for n in (2, 5)])
+
+
 def test_masked_means():
     def f(x, lengths):
         mask = jnp.arange(x.shape[1])[None] < lengths[:, None]
