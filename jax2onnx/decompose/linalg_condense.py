@@ -92,14 +92,14 @@ def tridiagonal(a: Array, *, lower: bool, **_) -> list[Array]:
         return [jnp.real(a).astype(a.dtype), jnp.real(a)[0], none, none.astype(a.dtype)]
     # From the last column upwards in an upper triangle is from the first one downwards in the reversed matrix.
     full = hermitian(a, lower)
-    full, scale = scaled(full if lower else full[::-1, ::-1])
+    full, scale = scaled(full if lower else jnp.flip(full))
     d, e, v, tau = to_tridiagonal(full)
     d, e, v, tau = d * scale, e * scale, jnp.pad(v[:, : n - 1], ((0, 0), (0, 1))), tau[: n - 1]
     index = indices(n)
     row, column = index[:, None], index
     t = jnp.where(row == column, d, jnp.where(row == column + 1, jnp.pad(e, (0, 1)), v))
     if not lower:
-        t, d, e, tau = t[::-1, ::-1], d[::-1], e[::-1], tau[::-1]
+        t, d, e, tau = map(jnp.flip, (t, d, e, tau))
     return [jnp.where(row >= column if lower else row <= column, t.astype(a.dtype), a), d, e, tau]
 
 

@@ -45,7 +45,7 @@ def eig(a: Array, *, compute_left_eigenvectors: bool, compute_right_eigenvectors
     w = diagonal(t)
     results = [nan_unless(ok, w * scale.astype(dtype))]
     if compute_left_eigenvectors:  # the right ones of t^H, which is upper triangular if read backwards
-        left = _triangular_eigenvectors(adjoint(t)[::-1, ::-1])[::-1, ::-1]
+        left = jnp.flip(_triangular_eigenvectors(jnp.flip(adjoint(t))))
         results.append(nan_unless(ok, _normalised((z @ left) / d, w, is_real)))
     if compute_right_eigenvectors:
         right = _triangular_eigenvectors(t)

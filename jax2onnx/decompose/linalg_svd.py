@@ -93,8 +93,8 @@ def _bidiagonal_svd(d: Array, e: Array) -> tuple[Array, Array, Array]:
     n = d.shape[0]
     off_diagonal = jnp.stack([d, jnp.pad(e, (0, 1))], 1).reshape(2 * n)[:-1]
     w, x = tridiagonal_eigh(jnp.zeros((2 * n,), d.dtype), off_diagonal)
-    s = jnp.maximum(w[::-1][:n], 0)
-    v, u = jax.vmap(_orthonormal, 1)(x[:, ::-1][:, :n].reshape(n, 2, n))
+    s = jnp.maximum(jnp.flip(w)[:n], 0)
+    v, u = jax.vmap(_orthonormal, 1)(jnp.flip(x, 1)[:, :n].reshape(n, 2, n))
     return s, u, v
 
 

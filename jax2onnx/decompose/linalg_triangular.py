@@ -35,7 +35,7 @@ def triangular_solve(
     if lower:
         x = solve_lower(a, b, unit_diagonal=unit_diagonal)
     else:
-        x = solve_lower(a[::-1, ::-1], b[::-1], unit_diagonal=unit_diagonal)[::-1]
+        x = jnp.flip(solve_lower(jnp.flip(a), jnp.flip(b, 0), unit_diagonal=unit_diagonal), 0)
     return (x if left_side else x.T).astype(dtype)
 
 

@@ -38,8 +38,8 @@ def schur(x):
     return z @ t @ z.T, z @ z.T, jnp.trace(t)
 
 
-def tridiagonal(x):
-    packed, d, e, tau = lax.linalg.tridiagonal(x + x.T)
+def tridiagonal(x, lower=True):
+    packed, d, e, tau = lax.linalg.tridiagonal(x + x.T, lower=lower)
     return packed, d, abs(e), tau
 
 
@@ -55,6 +55,7 @@ CASES = {
     "schur": (schur, "f32[A,A]"),
     "hessenberg": (lax.linalg.hessenberg, "f32[A,A]"),
     "tridiagonal": (tridiagonal, "f32[A,A]"),
+    "tridiagonal from below": (lambda x: tridiagonal(x, lower=False), "f32[A,A]"),
 }
 
 
