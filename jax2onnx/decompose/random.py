@@ -9,11 +9,13 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import primitives as P
 from jax.lax import RandomAlgorithm
 
+from jax2onnx import compat
 from jax2onnx.compat import gamma_sampler, generator_definitions, iota_2x32_shape_p, random_clone_p, threefry
 from jax2onnx.decompose.registry import decomposes
 from jax2onnx.errors import UnsupportedError
@@ -31,7 +33,18 @@ def iota_2x32_shape(*, shape: tuple) -> tuple[Any, Any]:
     size = math.prod(shape)
     if isinstance(size, int) and size > 2**32:
         raise UnsupportedError(f"random numbers for an array of {size} elements: more than 2**32 are not supported")
-    return lax.full(shape, np.uint32(0)), lax.reshape(lax.iota(np.uint32, size), shape)
+    return lax.full(shape, np.uint32(0)), _running_number(shape)
+
+
+def _running_number(shape: tuple) -> Any:
+    """Of each element, in row-major order."""
+    size = math.prod(shape)
+    if compat.is_at_least(size, 0):
+        return lax.reshape(lax.iota(np.uint32, size), shape)
+    number = lax.full(shape, np.uint32(0))  # JAX cannot tell of B*(T - 1) that it is 0 or more, but of each of them
+    for axis, length in enumerate(shape):
+        number = number * jnp.asarray(length).astype(np.uint32) + lax.broadcasted_iota(np.uint32, shape, axis)
+    return number
 
 
 @decomposes(P.rng_bit_generator_p)
@@ -52,14 +65,14 @@ def rng_bit_generator(key: Any, *, shape: tuple, dtype: Any, algorithm: RandomAl
 def _threefry_bits(key: list, counter: list, shape: tuple, wide: bool) -> tuple[Any, Any]:
     """A block is one element of 64 bits, or two of 32 bits that are neighbours on one axis: the first of even size."""
     if wide:
-        bits = threefry(*key, *_add_wide(counter, lax.reshape(lax.iota(np.uint32, math.prod(shape)), shape)))
+        bits = threefry(*key, *_add_wide(counter, _running_number(shape)))
         return math.prod(shape), _join(*bits)
     dims = shape or (1,)
     even = [i for i, size in enumerate(dims) if size % 2 == 0]
     axis = even[0] if even else max(range(len(dims)), key=lambda i: dims[i])
     half = (*dims[:axis], (dims[axis] + 1) // 2, *dims[axis + 1 :])
     blocks = math.prod(half)
-    bits = threefry(*key, *_add_wide(counter, lax.reshape(lax.iota(np.uint32, blocks), half)))
+    bits = threefry(*key, *_add_wide(counter, _running_number(half)))
     pairs = lax.concatenate([lax.expand_dims(x, [axis + 1]) for x in bits], axis + 1)
     whole = lax.reshape(pairs, (*dims[:axis], 2 * half[axis], *dims[axis + 1 :]))
     return blocks, lax.reshape(lax.slice_in_dim(whole, 0, dims[axis], axis=axis), shape)

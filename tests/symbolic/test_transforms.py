@@ -95,6 +95,7 @@ def test_random_numbers():
             jax.random.uniform(k1, (b, t + 1)),
             jax.random.normal(k2, x.shape),
             jax.random.bernoulli(k3, 0.5, (t, b)),
+            jax.random.bits(k3, (b, t - 1, 3)),
             jnp.where(jax.random.bernoulli(k1, 0.9, x.shape), x / 0.9, 0),
         )
 
