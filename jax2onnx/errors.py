@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+
+_LINE = re.compile(r"\.py:\d+")
+_OWN_FOLDER = os.path.dirname(__file__) + os.sep
+
 
 class Jax2OnnxError(Exception):
     """Base class of every error this package raises on purpose."""
@@ -13,6 +19,12 @@ class InputError(Jax2OnnxError, ValueError):
 
 class UnsupportedError(Jax2OnnxError, NotImplementedError):
     """The program contains something that cannot be expressed exactly. Nothing was written."""
+
+    def at(self, line: str) -> UnsupportedError:
+        """The same, with the line of the program that it is about, unless it has one or the line is one of ours."""
+        if _LINE.search(str(self)) or line.startswith(_OWN_FOLDER):
+            return self
+        return UnsupportedError(f"{str(self).rstrip('.')}, at {line}.")
 
 
 class VerificationError(Jax2OnnxError, AssertionError):

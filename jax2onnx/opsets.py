@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import onnx
 from onnx import helper
 
-from jax2onnx.errors import InputError
+from jax2onnx.errors import InputError, UnsupportedError
 
 DEFAULT = 23
 OLDEST = 17
@@ -30,3 +31,16 @@ def check(opset: int) -> None:
 def ir_version(opset: int) -> int:
     """The lowest IR version that fits `opset`, so that older runtimes can load the model."""
     return helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
+
+
+@functools.cache
+def check_operator(op: str, opset: int) -> None:
+    """Raise `UnsupportedError` if `opset` does not have the operator yet."""
+    versions = [schema.since_version for schema in _schemas() if schema.name == op]
+    if min(versions) > opset:
+        raise UnsupportedError(f"This needs {op}, which ONNX has from opset {min(versions)} on; the opset is {opset}.")
+
+
+@functools.cache
+def _schemas() -> list[Any]:
+    return [schema for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain]

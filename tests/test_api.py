@@ -224,6 +224,15 @@ def test_return_modes(tmp_path):
     check_run(str(path), jnp.sin, np.float32([1, 2]))
 
 
+def test_an_operator_that_the_opset_lacks():
+    def body(count, x):
+        return count + 1, x ^ 3
+
+    line = body.__code__.co_firstlineno + 1
+    with pytest.raises(UnsupportedError, match=rf"BitwiseXor.* from opset 18 on.* is 17, at .*test_api\.py:{line}\."):
+        to_onnx(lambda xs: lax.scan(body, 0, xs), [np.ones((9, 5), np.int32)], opset=17)
+
+
 @pytest.mark.parametrize("opset", range(17, 27))
 def test_every_opset(opset):
     def fn(x):

@@ -107,6 +107,8 @@ def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container
             except Inconclusive as error:
                 message = explain(error, compat.source_line(eqn, *reversed(around)))
                 raise UnsupportedError(f"{eqn.primitive} of these symbolic sizes: {message}") from error
+            except UnsupportedError as error:
+                raise error.at(compat.source_line(eqn, *reversed(around))) from None
             if key is None:
                 return closed
             traced[key] = closed

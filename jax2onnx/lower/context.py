@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx import opsets
 from jax2onnx.attributes import as_attribute
 from jax2onnx.lower import dims as dims_
 from jax2onnx.lower.dtypes import BOOL, INT64, is_float, tensor_type
@@ -159,6 +160,8 @@ class Builder:
             if INFER[op_type](*args, **attributes) != types:
                 return self.expand(self.op(op_type, *args, stay=stay, **attributes), types[0])
         many = isinstance(types, list)
+        if self.opset < opsets.DEFAULT and not domain:
+            opsets.check_operator(op_type, self.opset)
         bodies = []
         if attributes:
             for name, since in OPERAND_SINCE.items():

@@ -47,7 +47,7 @@ def gather(
 ) -> Val:
     """The windows at `indices`. Outside of the operand: its last window ("clip"), or `fill_value` ("fill")."""
     if mode not in MODES:
-        raise UnsupportedError(f"gather with mode {mode}, at {compat.source_line(g.eqn)}")
+        raise UnsupportedError(f"gather with mode {mode}")
     shape = g.avals_out[0].shape
     if 0 in shape:
         return g.full(shape, 0, x.dtype)

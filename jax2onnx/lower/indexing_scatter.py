@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from jax2onnx import compat
 from jax2onnx.decompose.scatter import scatter_windows_in_order
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
@@ -63,7 +62,7 @@ def _rule(combine: str, prepare: Callable[[Builder, Val], Val] | None = None) ->
         **_: Any,
     ) -> Val:
         if mode not in MODES:
-            raise UnsupportedError(f"scatter with mode {mode}, at {compat.source_line(g.eqn)}")
+            raise UnsupportedError(f"scatter with mode {mode}")
         if prepare is not None:
             updates = prepare(g, updates)
         w = scatter_windows(x.shape, indices.shape, updates.shape, dimension_numbers)

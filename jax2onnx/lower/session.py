@@ -102,6 +102,8 @@ class Session:
         except Inconclusive as error:
             message = explain(error, compat.source_line(eqn))
             raise UnsupportedError(f"{eqn.primitive} of these symbolic sizes: {message}") from error
+        except UnsupportedError as error:
+            raise error.at(compat.source_line(eqn)) from None
         if isinstance(results, Val):
             results = [results]
         for result, var in zip(results, eqn.outvars, strict=True):
