@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jax2onnx import opsets
+
 
 def main() -> int:
     """Run the chosen cases; the exit code."""
@@ -46,7 +48,7 @@ def main() -> int:
         print("\n".join(names))
         return 0
     start = time.monotonic()
-    how = {"seed": options.seed, "dynamic": options.dynamic, "symbolic": options.symbolic}
+    how = {"seed": options.seed, "dynamic": options.dynamic, "symbolic": options.symbolic, "opset": options.opset}
     groups = {name: cases.load()[name].group_name for name in names}
     if options.passes:
         judge_both = functools.partial(judge_passes, seed=options.seed)
@@ -57,7 +59,9 @@ def main() -> int:
         judge_here = functools.partial(judge, cache=not options.no_cache, **how)
         results = judge_all(groups, judge_here, workers=options.workers, timeout=options.timeout)
     run = report.finished(_with_progress(results, len(names)))
-    whole = len(names) == len(cases.load()) and not (options.dynamic or options.symbolic or options.passes)
+    whole = len(names) == len(cases.load()) and not (
+        options.dynamic or options.symbolic or options.passes or options.opset != opsets.DEFAULT
+    )
     path = options.results or cases.BUILD / (f"jax-{jax.__version__}.json" if whole else "partial.json")
     report.save(run, path)
     if options.table:
@@ -99,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         "--passes", action="store_true", help="export with and without the optimizer: is the model as close to JAX?"
     )
     how.add_argument("--symbolic", action="store_true", help="make the leading axes of the inputs symbolic")
+    how.add_argument("--opset", type=int, default=opsets.DEFAULT, metavar="N", help="the opset of the models")
     how.add_argument("--no-cache", action="store_true", help="compute JAX's results anew instead of keeping them")
     how.add_argument("--debug", action="store_true", help="no workers, no timeout; print tracebacks, keep the models")
     out = parser.add_argument_group("output")

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 import jax2onnx
-from jax2onnx import compat, runtime
+from jax2onnx import compat, opsets, runtime
 from tests.conformance import cases
 from tests.conformance.open_results import case_difference
 from tests.helpers import check_valid
@@ -56,6 +56,7 @@ def judge(
     cache: bool = True,
     dynamic: bool = False,
     symbolic: bool = False,
+    opset: int = opsets.DEFAULT,
     keep: Callable[[str, onnx.ModelProto], None] = lambda name, model: None,
     print_tracebacks: bool = False,
 ) -> Result:
@@ -88,7 +89,9 @@ def judge(
         enter(stage := "export")
         export_start = time.perf_counter()
         with compat.x64(x64):
-            model = jax2onnx.to_onnx(harness.dyn_fun, inputs, enable_double_precision=x64, return_mode="proto")
+            model = jax2onnx.to_onnx(
+                harness.dyn_fun, inputs, enable_double_precision=x64, return_mode="proto", opset=opset
+            )
         export_seconds = time.perf_counter() - export_start
         assert isinstance(model, onnx.ModelProto)
         keep(name, model)
