@@ -84,6 +84,14 @@ mlir.register_lowering(sign_bit_p, mlir.lower_fun(jnp.signbit, multiple_results=
 def take_along(x: Array, indices: Array, axis: int) -> Array:
     """The elements of `x` at `indices` along `axis`, all in bounds: ONNX's GatherElements."""
     others = tuple(i for i in range(x.ndim) if i != axis)
+    shape = indices.shape
+    # JAX wants to know that there is something to take: where it cannot tell, one more makes sure.
+    more = [int(not compat.is_positive(n)) if not isinstance(n, int) else 0 for n in x.shape]
+    if any(more):
+        x = lax.pad(x, jnp.zeros((), x.dtype), [(0, n, 0) for n in more])
+        indices = lax.pad(
+            indices, np.zeros((), indices.dtype), [(0, more[i] if i != axis else 0, 0) for i in range(x.ndim)]
+        )
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=(),
         collapsed_slice_dims=(axis,),
@@ -92,7 +100,8 @@ def take_along(x: Array, indices: Array, axis: int) -> Array:
         start_indices_batching_dims=others,
     )
     starts = lax.expand_dims(indices, (x.ndim,))
-    return lax.gather(x, starts, dimensions, (1,) * x.ndim, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+    taken = lax.gather(x, starts, dimensions, (1,) * x.ndim, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+    return lax.slice(taken, (0,) * x.ndim, shape) if any(more) else taken
 
 
 def sort_keys(x: Array) -> list[Array]:
