@@ -10,7 +10,7 @@ from jax import lax
 
 from jax2onnx import compat
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dtypes import BOOL, is_float, is_integer, is_unsigned
+from jax2onnx.lower.dtypes import BOOL, is_float, is_unsigned
 from jax2onnx.lower.registry import lower_one_to_one, lowers
 
 lower_one_to_one(
@@ -216,8 +216,6 @@ def integer_pow(g: Builder, x: Val, *, y: int) -> Val:
     """x ** y by repeated squaring, in XLA's order of multiplications; the reciprocal for a negative y."""
     if y == 0:
         return g.full(x.shape, 1, x.dtype)
-    if is_integer(x.dtype) and y < 0:
-        raise NotImplementedError("integer_pow of an integer with a negative power")
     result: Val | None = None
     factor, power = x, abs(y)
     while True:
