@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.export import is_symbolic_dim
 from jax.extend.core import ClosedJaxpr, Primitive
 
 from jax2onnx import compat
@@ -52,7 +53,7 @@ def windows(
 
 def fold_windows(xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, w: Windows) -> list[Array]:
     """Combine the elements of each window. `neutral` fills the padding and changes nothing when combined."""
-    if unknown := [size for size in (*w.sizes, *w.strides, *w.window_dilation) if not isinstance(size, int)]:
+    if unknown := [size for size in (*w.sizes, *w.strides, *w.window_dilation) if is_symbolic_dim(size)]:
         raise UnsupportedError(
             f"a window of symbolic size, stride or dilation ({unknown[0]}) that is not just a whole axis"
         )
@@ -167,7 +168,7 @@ def _whole_axes(shape: Sequence[Any], w: Windows) -> list[int]:
     return [
         i
         for i, (n, size, pad, dilation) in enumerate(along)
-        if not isinstance(size, int) and size == n and pad == (0, 0, 0) and dilation == 1
+        if is_symbolic_dim(size) and size == n and pad == (0, 0, 0) and dilation == 1
     ]
 
 
