@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import (
+    KNOWN,
     Rewriter,
     RuleSet,
     attribute,
@@ -29,6 +30,9 @@ RULES = RuleSet()
 rewrites = RULES.rewrites
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
+ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+MAX_STEPS = 3
+"""How many steps behind a convolution are looked through."""
 
 
 def _per_channel(value: ir.Value | None, axis: int, like: ir.Value) -> np.ndarray | None:
@@ -51,6 +55,10 @@ class _Convolved(NamedTuple):
     def channels(self) -> int:
         """Their axis."""
         return 1 if self.perm is None else -1 % len(self.perm)
+
+    def can_be_scaled(self) -> bool:
+        """Are its channels along one axis of the kernel?"""
+        return self.node.op_type == "Conv" or attribute(self.node, "group", 1) == 1
 
     def replaced(self, r: Rewriter, *operands: ir.Value | None, like: ir.Value) -> ir.Value:
         """The same of a convolution of these operands."""
@@ -79,45 +87,76 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     return {name: a.value for name, a in node.attributes.items()}
 
 
-def _bias(node: ir.Node) -> np.ndarray | None:
-    return constant(node.inputs[2]) if len(node.inputs) > 2 else None
+class _Step(NamedTuple):
+    """A number for each channel that is added, subtracted, multiplied by or divided by."""
+
+    op_type: str
+    numbers: np.ndarray
+    source: ir.Value
 
 
-@rewrites("Add", "Sub", given=some(*CONVOLUTIONS, "Transpose"))
-def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """conv(x) + b, conv(x) - b."""
-    y = node.outputs[0]
-    for i, j in ((0, 1), (1, 0))[: 1 if node.op_type == "Sub" else 2]:
-        found = _convolution(node.inputs[i])
-        shift = _per_channel(node.inputs[j], found.channels(), y) if found is not None else None
-        if found is None or shift is None or dims(y) != dims(node.inputs[i]):
+def _step(node: ir.Node | None, value: ir.Value, convolved: _Convolved) -> _Step | None:
+    """What `node` does with `value`, if a convolution can do that."""
+    if node is None or node.op_type not in ARITHMETIC or dims(value) != dims(node.outputs[0]):
+        return None
+    for i, other in ((0, 1), (1, 0))[: 1 if node.op_type in ("Sub", "Div") else 2]:
+        source = node.inputs[other]
+        if node.inputs[i] is not value or source is None:
             continue
-        conv, old = found.node, _bias(found.node)
-        shift = -shift if node.op_type == "Sub" else shift
-        bias = r.moved(shift, node.inputs[j]) if old is None else r.moved(old + shift, conv.inputs[2])
-        return found.replaced(r, *conv.inputs[:2], bias, like=y)
+        numbers = _per_channel(source, convolved.channels(), value)
+        if numbers is not None and (node.op_type in ("Add", "Sub") or convolved.can_be_scaled()):
+            return _Step(node.op_type, numbers, source)
     return None
 
 
-@rewrites("Mul", "Div", given=some(*CONVOLUTIONS, "Transpose"))
-def scale_kernel(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """conv(x) * s: the kernel and the bias are scaled instead."""
-    y = node.outputs[0]
-    for i, j in ((0, 1), (1, 0))[: 1 if node.op_type == "Div" else 2]:
-        found = _convolution(node.inputs[i])
-        scale = _per_channel(node.inputs[j], found.channels(), y) if found is not None else None
-        if found is None or scale is None or dims(y) != dims(node.inputs[i]):
-            continue
-        conv, old = found.node, _bias(found.node)
-        kernel = conv.inputs[1]
-        if kernel is None or (conv.op_type == "ConvTranspose" and attribute(conv, "group", 1) != 1):
-            continue
-        scale = 1 / scale if node.op_type == "Div" else scale
-        operands = [conv.inputs[0], _scaled(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)]
-        if old is not None:
-            operands.append(r.moved(old * scale, conv.inputs[2]))
-        return found.replaced(r, *operands, like=y)
+def _steps_behind_convolution(value: ir.Value | None, left: int = MAX_STEPS) -> tuple[_Convolved, list[_Step]] | None:
+    """The convolution that `value` is the result of, after some steps that it can do, the first one first."""
+    found = _convolution(value)
+    if found is not None:
+        return found, []
+    node = producer(value, *ARITHMETIC)
+    if node is None or value is None or not left:
+        return None
+    for x, other in (node.inputs, node.inputs[::-1]):
+        inner = _steps_behind_convolution(x, left - 1) if x is not None and _is_known(other) else None
+        step = _step(node, x, inner[0]) if inner is not None and x is not None else None
+        if inner is not None and step is not None and only_user(value) is not None:
+            return inner[0], [*inner[1], step]
     return None
+
+
+@rewrites(*ARITHMETIC, given=some(KNOWN))
+def take_in_arithmetic(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Steps as in batch normalization, (conv(x) - mean) * scale + bias: all at once, when the last of them is seen."""
+    y = node.outputs[0]
+    for x, other in (node.inputs, node.inputs[::-1]):
+        found = _steps_behind_convolution(x) if x is not None and _is_known(other) else None
+        step = _step(node, x, found[0]) if found is not None and x is not None else None
+        if found is None or step is None:
+            continue
+        convolved, steps = found[0], [*found[1], step]
+        if len(steps) <= MAX_STEPS and _step(only_user(y), y, convolved) is not None:
+            return None
+        return _with_steps(r, convolved, steps, y)
+    return None
+
+
+def _with_steps(r: Rewriter, convolved: _Convolved, steps: list[_Step], y: ir.Value) -> ir.Value:
+    conv = convolved.node
+    x, kernel, *rest = conv.inputs
+    source = rest[0] if rest else None
+    bias, scale = constant(source), None
+    for op_type, numbers, origin in steps:
+        if op_type in ("Add", "Sub"):
+            shift = -numbers if op_type == "Sub" else numbers
+            bias, source = shift if bias is None else bias + shift, source or origin
+        else:
+            factor = 1 / numbers if op_type == "Div" else numbers
+            bias = bias * factor if bias is not None else None
+            scale = factor if scale is None else scale * factor
+    if scale is not None and kernel is not None:
+        kernel = _scaled(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)
+    return convolved.replaced(r, x, kernel, *([] if bias is None else [r.moved(bias, source)]), like=y)
 
 
 def _scaled(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.Value:
