@@ -285,6 +285,16 @@ class Rewriter:
         self._new.append(node)
         return parts
 
+    def inline(self, body: ir.Graph) -> tuple[ir.Value, ...]:
+        """The results of a body of the node that is looked at, whose nodes are moved before it."""
+        assert self._node is not None and self._node.graph is not None
+        results, nodes = tuple(body.outputs), list(body)
+        body.outputs.clear()
+        body.remove(nodes)
+        self._node.graph.insert_before(self._node, nodes)
+        self._new.extend(nodes)
+        return results
+
     def const(self, array: Any, dtype: Any = None, name: str | None = None) -> ir.Value:
         """A known array as an initializer (a Constant node inside a function)."""
         array = np.asarray(array, dtype)

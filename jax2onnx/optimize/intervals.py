@@ -70,6 +70,9 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
     elif node.op_type == "Mod" and not attribute(node, "fmod", 0):
         divisor = scalar(node.inputs[1])
         found = None if divisor is None or divisor <= 0 else (0, int(divisor) - 1)
+    elif node.op_type == "BitwiseAnd":
+        masks = [int(m) for m in map(scalar, node.inputs) if m is not None and m >= 0]
+        found = (0, min(masks)) if masks else None
     else:
         return None
     limits = LIMITS[value.dtype]  # type: ignore[index]

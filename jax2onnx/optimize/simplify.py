@@ -9,6 +9,7 @@ from jax2onnx.optimize.engine import (
     SPLATS,
     Rewriter,
     RuleSet,
+    all_known,
     attribute,
     axes_of,
     constant,
@@ -281,6 +282,15 @@ def known_where(r: Rewriter, node: ir.Node) -> ir.Value | None:
     known = scalar(condition)
     chosen = a if a is b else None if known is None else (a if known else b)
     return chosen if chosen is not None and dims(chosen) == dims(node.outputs[0]) else None
+
+
+@rewrites("If", given=all_known)
+def known_branch(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """A branch that is always taken. (ONNX Runtime inlines it too, but crashes on some that are nested.)"""
+    known = scalar(node.inputs[0])
+    if known is None:
+        return None
+    return r.inline(node.attributes["then_branch" if known else "else_branch"].as_graph())
 
 
 @rewrites("Where", given=some(*SPLATS))

@@ -96,9 +96,28 @@ def test_symbolic_sizes() -> None:
     check(lambda x: (x % 7, x // 7, x % 4, x >> 2), extremes("int32", 2 * MANY).reshape(2, MANY), dims=[("N", MANY)])
 
 
-def test_an_index_modulo_the_size_needs_no_clipping() -> None:
-    model = check(lambda x, i: x[i % 5], np.arange(5, dtype=np.float32), extremes("int32", 20))
-    assert ops(model) == ["Mod", "GatherElements"]
+@pytest.mark.parametrize(("size", "operator"), [(5, "Mod"), (8, "BitwiseAnd")])
+def test_an_index_modulo_the_size_needs_no_clipping(size: int, operator: str) -> None:
+    model = check(lambda x, i: x[i % size], np.arange(size, dtype=np.float32), extremes("int32", 20))
+    assert ops(model) == [operator, "GatherElements"]
+
+
+def test_branches_that_are_always_taken() -> None:
+    """They are not left to ONNX Runtime, which crashes on some that are nested."""
+
+    def fn(i: Any, x: Any) -> Any:
+        a = lax.cond(i % 7 < 7, lambda: lax.while_loop(lambda c: c.sum() < 30, lambda c: c * 2 + i, x), lambda: -x)
+        inner = (lambda: jnp.full(2, 2)), (lambda: lax.fori_loop(0, 30, lambda k, c: c + k * i, x))
+        b = lax.cond(i % 4 >= 0, lambda: lax.cond(i % 5 < 0, *inner), lambda: x)
+
+        def step(c: Any, y: Any) -> Any:
+            return lax.cond(i % 3 <= 2, lambda: (c + y, c * y), lambda: (c, c))
+
+        return a, b, lax.scan(step, x, jnp.arange(100).reshape(50, 2))
+
+    for transformed in (fn, jax.vmap(fn, (None, 0))):
+        x = np.array([[1, 2], [3, 1]], np.int32)
+        assert "If" not in ops(check(transformed, np.int32(5), x if transformed is not fn else x[0]))
 
 
 def test_inside_a_loop() -> None:
