@@ -64,13 +64,21 @@ def remove_unused(model: ir.Model) -> None:
         _remove_unused_nodes(graph)
     initializers = model.graph.initializers
     for name, value in list(initializers.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+        if not _has_users(value) and not value.is_graph_output() and not value.is_graph_input():
             del initializers[name]
+
+
+def _has_users(value: ir.Value) -> bool:
+    """Does a node of a graph use it? What was lowered and then left out is in none, and forgets what it used."""
+    for use in tuple(value.uses()):
+        if use.node.graph is None:
+            use.node.replace_input_with(use.idx, None)
+    return bool(value.uses())
 
 
 def _remove_unused_nodes(graph: ir.Graph) -> None:
     for node in reversed(list(graph)):
-        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+        if not any(_has_users(v) or v.is_graph_output() for v in node.outputs):
             detach_bodies(node)
             graph.remove(node, safe=True)
             continue
