@@ -74,8 +74,13 @@ def _advice(reason: str) -> str:
 
 
 def _simplified(constraint: str) -> str:
-    """The constraint with the sum of two numbers on its right computed: "T >= 1 + 1" is "T >= 2"."""
-    return re.sub(r"(-?\d+) ([-+]) 1$", lambda m: str(int(m[1]) + (1 if m[2] == "+" else -1)), constraint)
+    """The constraint with its numbers taken together on the right: "T - 1 >= 1 + 1" is "T >= 3"."""
+    constraint = re.sub(r"(-?\d+) ([-+]) 1$", lambda m: str(int(m[1]) + (1 if m[2] == "+" else -1)), constraint)
+    match = re.fullmatch(r"(\w+) ([-+]) (\d+) (<=|>=) (-?\d+)", constraint)
+    if match is None:
+        return constraint
+    name, sign, shift, comparison, bound = match.groups()
+    return f"{name} {comparison} {int(bound) + (int(shift) if sign == '-' else -int(shift))}"
 
 
 def users_line(error: BaseException) -> str:

@@ -41,6 +41,15 @@ def test_a_comparison_names_the_constraint_that_decides_it():
     check_at_sizes(last_two, "f32[T]", constraints=["T >= 2"], sizes=[{"T": n} for n in (2, 3, 8)], atol=1e-6)
 
 
+def test_the_numbers_of_a_constraint_are_taken_together():
+    def shifted(x):
+        return lax.dynamic_slice_in_dim(x, 1, x.shape[0] - 4)
+
+    message = message_of(shifted, "f32[T]")
+    assert 'constraints=["T >= 4"]' in message and 'constraints=["T <= 3"]' in message
+    check_at_sizes(shifted, "f32[T]", constraints=["T >= 4"], sizes=[{"T": n} for n in (5, 6, 9)])
+
+
 def test_a_remainder_names_the_constraint_that_makes_it_zero():
     message = message_of(merged, "f32[B,4]")
     (constraint,) = re.findall(r'constraints=\["([^"]*== 0)"\]', message)
