@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import onnx_ir as ir
@@ -60,28 +61,39 @@ def _frozen(attribute: ir.Attr) -> Any:
 
 def remove_unused(model: ir.Model) -> None:
     """Remove nodes and initializers that no result depends on."""
-    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
-        _remove_unused_nodes(graph)
+    graphs = [model.graph, *(f.graph for f in model.functions.values())]
+    live = {node for graph in graphs for node in _nodes(graph)}
+    for graph in graphs:
+        _remove_unused_nodes(graph, live)
     initializers = model.graph.initializers
     for name, value in list(initializers.items()):
-        if not _has_users(value) and not value.is_graph_output() and not value.is_graph_input():
+        if not _has_users(value, live) and not value.is_graph_output() and not value.is_graph_input():
             del initializers[name]
 
 
-def _has_users(value: ir.Value) -> bool:
-    """Does a node of a graph use it? What was lowered and then left out is in none, and forgets what it used."""
+def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """All nodes of a graph, those in bodies included."""
+    for node in graph:
+        yield node
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _nodes(attribute.as_graph())
+
+
+def _has_users(value: ir.Value, live: set[ir.Node]) -> bool:
+    """Does a node of the model use it? Bodies that were lowered and then left out forget what they used."""
     for use in tuple(value.uses()):
-        if use.node.graph is None:
+        if use.node not in live:
             use.node.replace_input_with(use.idx, None)
     return bool(value.uses())
 
 
-def _remove_unused_nodes(graph: ir.Graph) -> None:
+def _remove_unused_nodes(graph: ir.Graph, live: set[ir.Node]) -> None:
     for node in reversed(list(graph)):
-        if not any(_has_users(v) or v.is_graph_output() for v in node.outputs):
+        if not any(_has_users(v, live) or v.is_graph_output() for v in node.outputs):
             detach_bodies(node)
             graph.remove(node, safe=True)
             continue
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
-                _remove_unused_nodes(attribute.as_graph())
+                _remove_unused_nodes(attribute.as_graph(), live)
