@@ -19,7 +19,6 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax2onnx import compat
 from jax2onnx.decompose.reduce import MONOIDS, Combine, elementwise, identity, monoid_of
 from jax2onnx.decompose.registry import decomposes
-from jax2onnx.errors import UnsupportedError
 from jax2onnx.padding import auto_pad, is_known
 
 
@@ -53,17 +52,15 @@ def windows(
 
 def fold_windows(xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, w: Windows) -> list[Array]:
     """Combine the elements of each window. `neutral` fills the padding and changes nothing when combined."""
-    if unknown := [size for size in (*w.sizes, *w.strides, *w.window_dilation) if is_symbolic_dim(size)]:
-        raise UnsupportedError(
-            f"a window of symbolic size, stride or dilation ({unknown[0]}) that is not just a whole axis"
-        )
     if any(config != (0, 0, 0) for config in w.pad_config):
         xs = _pad(xs, neutral, w.pad_config)
     for axis in reversed(range(xs[0].ndim)):
         size, stride, dilation = w.sizes[axis], w.strides[axis], w.window_dilation[axis]
         extent = (size - 1) * dilation + 1
         n = xs[0].shape[axis]
-        if isinstance(n, int) and n < extent:
+        if any(is_symbolic_dim(d) for d in (size, stride, dilation)):
+            xs = _fold_symbolic_windows_along(axis, xs, neutral, combine, size, stride, dilation)
+        elif isinstance(n, int) and n < extent:
             xs = [lax.slice_in_dim(x, 0, 0, axis=axis) for x in xs]
         elif compat.is_positive(n - extent + 1):
             xs = _fold_windows_along(axis, xs, combine, size, stride, dilation)
@@ -71,12 +68,46 @@ def fold_windows(xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, 
             longer = _pad(xs, neutral, [(0, extent - 1 if i == axis else 0, 0) for i in range(xs[0].ndim)])
             count = compat.non_negative((n - extent) // stride + 1)
             xs = _fold_windows_along(axis, longer, combine, size, stride, dilation)
-            xs = [jnp.take(x, lax.iota(np.int32, count), axis, mode="clip") for x in xs]
+            xs = [_take(x, lax.iota(np.int32, count), axis) for x in xs]
     return list(xs)
 
 
 def _pad(xs: Sequence[Array], values: Sequence[Any], config: Sequence[tuple[int, int, int]]) -> list[Array]:
     return [lax.pad(x, jnp.asarray(value, x.dtype), config) for x, value in zip(xs, values, strict=True)]
+
+
+def _take(x: Array, places: Array, axis: int) -> Array:
+    return x.at[(slice(None),) * axis + (places,)].get(mode="promise_in_bounds")
+
+
+def _fold_symbolic_windows_along(
+    axis: int, xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, size: Any, stride: Any, dilation: Any
+) -> Sequence[Array]:
+    """The windows in one dimension, if their size is known only when the model runs: bit by bit of that size."""
+    count = compat.non_negative((xs[0].shape[axis] - (size - 1) * dilation - 1) // stride + 1)
+    xs = _pad(xs, neutral, [(0, int(i == axis), 0) for i in range(xs[0].ndim)])  # there is an element
+    last = xs[0].shape[axis] - 1
+    bits, apart = jnp.asarray(size, np.int32), jnp.asarray(dilation, np.int32)
+
+    def later(
+        xs: Sequence[Array], by: Array
+    ) -> list[Array]:  # what is `by` places further on; no window goes beyond the last
+        at = jnp.minimum(lax.iota(np.int32, last + 1) + jnp.minimum(by, last), last)
+        return [_take(x, at, axis) for x in xs]
+
+    def next_bit(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        done, reach, part, power = state  # `part` has combined `done` elements, `power` has combined `reach`
+        following = later(power, done * apart)
+        longer = combine(part, following)
+        part = [
+            lax.select((bits & reach) == 0, old, lax.select(done == 0, first, new))
+            for old, first, new in zip(part, following, longer, strict=True)
+        ]
+        return done + (bits & reach), 2 * reach, part, list(combine(power, later(power, reach * apart)))
+
+    start = (jnp.int32(0), jnp.int32(1), list(xs), list(xs))
+    *_, part, _ = lax.while_loop(lambda state: state[1] <= bits, next_bit, start)
+    return [_take(x, lax.iota(np.int32, count) * stride, axis) for x in part]
 
 
 def _fold_windows_along(
@@ -134,6 +165,11 @@ def reduce_window(*args: Array, jaxpr: Any, consts: Sequence, **params: Any) -> 
     combine, monoid = elementwise(computation), monoid_of(computation.jaxpr)
     if monoid is not None:
         return _after(inits, [_monoid_windows(monoid)(operands[0], **params)], combine)
+    return fold_windows_from(inits, operands, combine, w)
+
+
+def fold_windows_from(inits: Sequence[Array], operands: Sequence[Array], combine: Combine, w: Windows) -> list[Array]:
+    """Combine the initial values with the elements of each window that are not padding."""
     if all(config == (0, 0, 0) for config in w.pad_config):
         return _after(inits, fold_windows(operands, inits, combine, w), combine)
     exists = lax.full(operands[0].shape, True)
@@ -218,13 +254,23 @@ decomposes(lax.reduce_window_min_p, when=is_no_pool)(_monoid_windows(lax.min_p))
 
 
 def _keep(select: Primitive) -> Combine:
-    """Of (key, value) pairs, the left one if `select` says so of the keys, else the right one."""
+    """Of (key, value, extreme key), the left one if its key is selected over all on the right, else the right one.
+
+    Elements are selected one after the other, and no comparison with a NaN holds: what follows a NaN wins over all
+    before it. That is why floats have the third entry, the largest or smallest key, or a NaN if there is one.
+    """
+    extreme = lax.max if select is lax.ge_p else lax.min
 
     def combine(left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-        keep = select.bind(left[0], right[0])
-        return [lax.select(keep, a, b) for a, b in zip(left, right, strict=True)]
+        keep = select.bind(left[0], right[2 if len(right) == 3 else 0])
+        chosen = [lax.select(keep, a, b) for a, b in zip(left[:2], right[:2], strict=True)]
+        return [*chosen, *(extreme(a, b) for a, b in zip(left[2:], right[2:], strict=True))]
 
     return combine
+
+
+def _candidates(keys: Array, values: Array) -> list[Array]:
+    return [keys, values, keys] if jnp.issubdtype(keys.dtype, jnp.floating) else [keys, values]
 
 
 def _loser(select: Primitive, dtype: Any) -> np.ndarray:
@@ -234,9 +280,11 @@ def _loser(select: Primitive, dtype: Any) -> np.ndarray:
 
 @decomposes(lax.select_and_gather_add_p)
 def select_and_gather_add(tangents: Array, operand: Array, *, select_prim: Primitive, **params: Any) -> Array:
-    """The tangent of the element that is selected in each window of the operand."""
-    neutral = [_loser(select_prim, operand.dtype), 0]
-    return fold_windows([operand, tangents], neutral, _keep(select_prim), windows(**params))[1]
+    """The tangent of the element that is selected in each window of the operand; 0 if that is none."""
+    candidates = _candidates(operand, tangents)
+    loser = _loser(select_prim, operand.dtype)
+    none = [jnp.asarray(value, x.dtype) for value, x in zip((loser, 0, loser), candidates, strict=False)]
+    return fold_windows_from(none, candidates, _keep(select_prim), windows(**params))[1]
 
 
 @decomposes(lax.select_and_scatter_add_p)
@@ -250,7 +298,8 @@ def select_and_scatter_add(source: Array, operand: Array, *, select_prim: Primit
     dtype = np.int32 if not isinstance(size, int) or size < 2**31 else np.int64
     places = lax.reshape(lax.iota(dtype, size), padded.shape)
     inside = w._replace(padding=[(0, 0)] * operand.ndim)
-    _, chosen = fold_windows([padded, places], [0, 0], _keep(select_prim), inside)
+    candidates = _candidates(padded, places)
+    _, chosen, *_ = fold_windows(candidates, [0] * len(candidates), _keep(select_prim), inside)
     if chosen.shape != source.shape:  # there are as many windows, which symbolic sizes need not show
         missing = [(0, n - m, 0) for n, m in zip(source.shape, chosen.shape, strict=True)]
         chosen = lax.pad(chosen, jnp.asarray(0, dtype), missing)

@@ -87,6 +87,23 @@ def test_selection(select, kind):
     assert_agrees(lax.select_and_scatter_add_p, source, operand, select_prim=select, rtol=1e-6, atol=1e-6, **place)
 
 
+@pytest.mark.parametrize("select", [lax.ge_p, lax.le_p])
+@pytest.mark.parametrize("kind", [((5,), (1,), ((0, 0),)), ((5,), (2,), ((2, 2),)), ((3, 2), (1, 2), ((1, 0), (0, 2)))])
+def test_selection_goes_on_after_nan(select, kind):
+    """Elements are compared one after the other: what follows a NaN is selected over what was before."""
+    rng = np.random.default_rng(9)
+    operand = rng.choice(np.float32([np.nan, np.nan, -np.inf, np.inf, 0, 1, 2]), (31, 6)[: len(kind[0])])
+    sizes = dict(zip(("window_dimensions", "window_strides", "padding"), kind, strict=True))
+    ones = (1,) * operand.ndim
+    windows = {**sizes, "base_dilation": ones, "window_dilation": ones}
+    shape = jax.eval_shape(lambda x: lax.reduce_window_max_p.bind(x, **windows), operand).shape
+    source = 2.0 ** rng.integers(0, 9, shape).astype(np.float32)
+    assert_agrees(lax.select_and_scatter_add_p, source, operand, select_prim=select, **sizes)
+    if operand.ndim == 1:  # XLA's order in more dimensions depends on the sizes
+        tangents = np.arange(1, operand.size + 1, dtype=np.float32)
+        assert_agrees(lax.select_and_gather_add_p, tangents, operand, select_prim=select, **windows)
+
+
 def test_selection_of_booleans():
     operand, source = np.random.default_rng(8).random((2, 4, 4)) < 0.5
     place = {"window_dimensions": (2, 2), "window_strides": (1, 1), "padding": ((0, 1), (1, 0))}

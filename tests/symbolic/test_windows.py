@@ -2,11 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
 
-import jax2onnx
 from tests.symbolic.sizes import check_at_sizes, floats
 
 IMAGE = "f32[B,H,W,3]"
@@ -184,5 +184,37 @@ def test_windows_over_whole_axes():
 
     model = check_at_sizes(f, "f32[B,H,W,3]", empty="B")
     assert {"ReduceSum", "ReduceProd", "ReduceMin"} <= {node.op_type for node in model.graph.node}
-    with pytest.raises(jax2onnx.UnsupportedError, match="symbolic size"):
-        jax2onnx.to_onnx(lambda x: lax.reduce_window(x, 0.0, lax.add, x.shape, (1,), "SAME"), ["f32[N]"])
+
+
+def test_windows_of_any_symbolic_size():
+    def f(x, k):
+        size, rows = k.shape[0], x.shape[0]
+        return (
+            lax.reduce_window(x, 0.0, lax.add, (1, size), (1, 1), "VALID"),
+            lax.reduce_window(x, -jnp.inf, lax.max, (rows, size), (rows, 2), [(0, 0), (1, 2)]),
+            lax.reduce_window(x, 1.0, lax.mul, (1, 2), (1, size), "SAME", window_dilation=(1, size)),
+            lax.reduce_window(x, 0.5, lambda a, b: a * b + a + b, (2, size), (1, 3), [(1, 0), (0, 1)]),
+        )
+
+    sizes = [{"B": 1, "N": 9, "K": 1}, {"B": 2, "N": 7, "K": 6}, {"B": 3, "N": 10, "K": 3}, {"B": 4, "N": 5, "K": 5}]
+    check_at_sizes(f, "f32[B,N]", "f32[K]", constraints=["N >= K"], sizes=sizes, rtol=1e-5)
+
+
+def test_gradients_of_windows_over_whole_axes():
+    def energy(x):
+        pooled = nnx.avg_pool(x, x.shape[1:3]), nnx.max_pool(x, x.shape[1:3])
+        return sum(jnp.sum(p**2) for p in pooled)
+
+    f = jax.grad(energy)
+    check_at_sizes(lambda x: (f(x), jax.jvp(energy, (x,), (x + 1,))[1]), IMAGE, empty="B", rtol=1e-5, atol=1e-6)
+
+
+def test_what_windows_of_symbolic_size_select():
+    def f(x):
+        pooled, back = jax.vjp(lambda x: nnx.max_pool(x, x.shape[1:3]), x)
+        return back(jnp.cos(jnp.arange(pooled.size, dtype=jnp.float32)).reshape(pooled.shape))
+
+    some = np.array([-np.inf, -np.inf, np.nan, 0, -0.0, 1, 1, np.inf], np.float32)
+    hurting = np.random.default_rng(0).choice(some, 10_000)
+    args = lambda arrays: [hurting[: x.size].reshape(x.shape) for x in arrays]  # noqa: E731
+    check_at_sizes(f, IMAGE, empty="B", args=args, rtol=1e-5, atol=1e-6)
