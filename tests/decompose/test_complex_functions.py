@@ -10,6 +10,7 @@ from jax import lax
 
 from jax2onnx.decompose.complex import eliminate_complex
 from tests.decompose.rewriting import compiled
+from tests.helpers import quick
 
 EPS = float(np.finfo(np.float32).eps)
 FINITE = [
@@ -77,7 +78,7 @@ def _joined(packed):
     return z
 
 
-@pytest.fixture(params=["complex64", "complex128"])
+@pytest.fixture(params=quick(["complex64"], ["complex64", "complex128"]))
 def dtype(request):
     with jax.enable_x64(True):
         yield request.param

@@ -129,12 +129,16 @@ def test_svd_of_hard_matrices(dtype):
     assert_svd(*finite(a, svd(a)))
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((1, 1), np.float32), ((2, 3, 2, 4), np.complex64)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((1, 1), np.float32), pytest.param((2, 3, 2, 4), np.complex64, marks=pytest.mark.slow)],
+)
 def test_svd(shape, dtype):
     a = random(*shape, dtype=dtype)
     assert_svd(a, *svd(a))
 
 
+@pytest.mark.slow
 def test_svd_parts():
     a = random(6, 4)
     expected = np.linalg.svd(a, compute_uv=False)

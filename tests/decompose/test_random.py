@@ -66,21 +66,25 @@ def same(fn, *args, rtol=0.0):
     assert_same(lambda closed: decompose(closed, core={ordered_p}), fn, *args, rtol=rtol, atol=rtol)
 
 
+def slow(draw):
+    return pytest.param(draw, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "draw",
     [
         lambda k: jax.random.bits(k, (5,)),
         lambda k: jax.random.uniform(k, (3, 4)),
-        lambda k: jax.random.uniform(k, (5,), "float16"),
+        slow(lambda k: jax.random.uniform(k, (5,), "float16")),
         lambda k: jax.random.uniform(k, (5,), "bfloat16"),
         lambda k: jax.random.randint(k, (9,), -3, 17),
         lambda k: jax.random.randint(k, (9,), 0, 200, "uint8"),
         lambda k: jax.random.bernoulli(k, 0.3, (20,)),
         lambda k: jax.random.permutation(k, 10),
-        lambda k: jax.random.permutation(k, jnp.arange(12).reshape(3, 4), axis=1, independent=True),
-        lambda k: jax.random.choice(k, 10, (4,), replace=False),
-        lambda k: jax.random.choice(k, jnp.arange(5.0), (4,)),
-        lambda k: jax.random.rademacher(k, (7,)),
+        slow(lambda k: jax.random.permutation(k, jnp.arange(12).reshape(3, 4), axis=1, independent=True)),
+        slow(lambda k: jax.random.choice(k, 10, (4,), replace=False)),
+        slow(lambda k: jax.random.choice(k, jnp.arange(5.0), (4,))),
+        slow(lambda k: jax.random.rademacher(k, (7,))),
     ],
 )
 def test_draws_that_are_exact(draw):
@@ -93,22 +97,22 @@ def test_draws_that_are_exact(draw):
     [
         lambda k: jax.random.uniform(k, (3, 4), minval=-2, maxval=3),  # XLA may fuse the scaling
         lambda k: jax.random.normal(k, (50,)),
-        lambda k: jax.random.normal(k, (5,), "complex64"),
-        lambda k: jax.random.truncated_normal(k, -1, 2, (20,)),
+        slow(lambda k: jax.random.normal(k, (5,), "complex64")),
+        slow(lambda k: jax.random.truncated_normal(k, -1, 2, (20,))),
         lambda k: jax.random.categorical(k, jnp.arange(6.0).reshape(2, 3)),
         lambda k: jax.random.exponential(k, (9,)),
-        lambda k: jax.random.gumbel(k, (9,)),
-        pytest.param(lambda k: jax.random.laplace(k, (9,)), marks=pytest.mark.slow),
-        lambda k: jax.random.cauchy(k, (9,)),
+        slow(lambda k: jax.random.gumbel(k, (9,))),
+        slow(lambda k: jax.random.laplace(k, (9,))),
+        slow(lambda k: jax.random.cauchy(k, (9,))),
         lambda k: jax.random.gamma(k, jnp.array([0.3, 1.0, 5.0])),
-        pytest.param(lambda k: jax.random.loggamma(k, 0.2, (4,)), marks=pytest.mark.slow),
-        pytest.param(lambda k: jax.random.beta(k, 2.0, 3.0, (4,)), marks=pytest.mark.slow),
-        lambda k: jax.random.dirichlet(k, jnp.array([1.0, 2.0, 3.0]), (2,)),
+        slow(lambda k: jax.random.loggamma(k, 0.2, (4,))),
+        slow(lambda k: jax.random.beta(k, 2.0, 3.0, (4,))),
+        slow(lambda k: jax.random.dirichlet(k, jnp.array([1.0, 2.0, 3.0]), (2,))),
         lambda k: jax.random.poisson(k, 3.0, (5,)),
-        pytest.param(lambda k: jax.random.t(k, 3.0, (5,)), marks=pytest.mark.slow),
-        lambda k: jax.random.multivariate_normal(k, jnp.zeros(2), jnp.eye(2), (3,)),
-        pytest.param(lambda k: jax.random.orthogonal(k, 3), marks=pytest.mark.slow),
-        pytest.param(lambda k: jax.random.ball(k, 3, shape=(2,)), marks=pytest.mark.slow),
+        slow(lambda k: jax.random.t(k, 3.0, (5,))),
+        slow(lambda k: jax.random.multivariate_normal(k, jnp.zeros(2), jnp.eye(2), (3,))),
+        slow(lambda k: jax.random.orthogonal(k, 3)),
+        slow(lambda k: jax.random.ball(k, 3, shape=(2,))),
     ],
 )
 def test_draws_with_arithmetic(draw):

@@ -17,7 +17,7 @@ from flax import nnx
 import jax2onnx
 from jax2onnx import runtime
 from tests.frameworks.layers import fill, integers
-from tests.helpers import check_valid
+from tests.helpers import check_valid, quick
 
 LAYERS, WIDTH, HEADS, VOCABULARY = 12, 16, 2, 30
 
@@ -157,7 +157,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", quick(["NNX", "Keras"], MODELS))
 def test_twelve_layers(name: str) -> None:
     model = MODELS[name]()
     call = (lambda x: model[0].apply(model[1], x)) if isinstance(model, tuple) else model

@@ -18,7 +18,7 @@ from flax import nnx
 from jax import lax
 
 import jax2onnx
-from tests.helpers import check, check_run, check_valid
+from tests.helpers import check, check_run, check_valid, quick
 
 T, B, N, H = 24, 4, 3, 5
 sigmoid = jax.nn.sigmoid
@@ -133,7 +133,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", quick(list(LAYERS)[::2], LAYERS))
 def test_layer_is_one_node(name):
     op_type, batch, make = LAYERS[name]
     shape = (B, T, N) if batch == 0 else (T, B, N)

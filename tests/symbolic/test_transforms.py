@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from tests.symbolic.sizes import check_at_sizes, floats
@@ -87,6 +88,7 @@ def test_second_derivatives():
     check_at_sizes(f, "f32[B,4]", **CLOSE)
 
 
+@pytest.mark.slow
 def test_random_numbers():
     def f(key, x):
         b, t = x.shape
