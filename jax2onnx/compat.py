@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import os
 import sys
@@ -214,10 +215,11 @@ def callback_module(params: dict[str, Any]) -> str:
 
 
 def own_definition(primitive: core.Primitive) -> Callable[..., Any] | None:
-    """How a primitive that is not one of JAX's own says it is computed, in JAX; None if it does not.
+    """How a primitive says it is computed, in JAX; None if it does not.
 
-    JAX's own are executed by compiling them, which says nothing about how. Those for sparse arrays have a definition
-    next to them, which is not public, in a module that is there if they are used.
+    Those of other libraries are executed by a function of theirs. JAX's own, and some of others, are executed by
+    compiling them: either a function in JAX says what is compiled, or nothing does. Those for sparse arrays have a
+    definition next to them, which is not public, in a module that is there if they are used.
     """
     name = primitive.name
     sparse = sys.modules.get(f"jax.experimental.sparse.{name.partition('_')[0]}")
@@ -227,7 +229,16 @@ def own_definition(primitive: core.Primitive) -> Callable[..., Any] | None:
     while isinstance(inner, functools.partial):
         inner = inner.func
     module = getattr(inner, "__module__", None) or "jax"
-    return None if module.partition(".")[0] == "jax" else impl
+    return _compiled_function(primitive) if module.partition(".")[0] == "jax" else impl
+
+
+def _compiled_function(primitive: core.Primitive) -> Callable[..., Any] | None:
+    """The function in JAX that a primitive is compiled as, if it is one. Not public: where such rules are kept."""
+    for rules in (mlir._platform_specific_lowerings["cpu"], mlir._lowerings):
+        rule = getattr(rules.get(primitive), "rule", None)
+        if getattr(rule, "__qualname__", "").startswith(mlir.lower_fun.__qualname__ + "."):
+            return inspect.getclosurevars(rule).nonlocals.get("fun")  # type: ignore[arg-type]
+    return None
 
 
 DECOMPOSED = "jax2onnx:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax import numpy as jnp
+from jax._src import dispatch
 from jax.experimental import checkify
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -100,6 +102,14 @@ def test_a_primitive_that_defines_itself_in_jax():
     twice_p.def_abstract_eval(lambda x, *, by: x)
     mlir.register_lowering(twice_p, mlir.lower_fun(lambda x, *, by: x * by, multiple_results=False))
     check(lambda x: lax.scan(lambda c, _: (twice_p.bind(c, by=0.5), c), x, length=40), np.float32([1, 2]))
+
+
+def test_a_primitive_that_is_compiled_as_a_function_in_jax():
+    turned_p = Primitive("turned")
+    turned_p.def_impl(functools.partial(dispatch.apply_primitive, turned_p))
+    turned_p.def_abstract_eval(lambda x, *, by: x)
+    mlir.register_lowering(turned_p, mlir.lower_fun(lambda x, *, by: x * jnp.exp(1j * by), multiple_results=False))
+    check(lambda x: jnp.abs(turned_p.bind(x + 1j, by=0.5) + 1), np.float32([1, 2]))
 
 
 def test_a_primitive_that_does_not_is_unsupported():

@@ -86,9 +86,9 @@ def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container
         rule = None if eqn.primitive in kept else DECOMPOSITIONS.get(eqn.primitive)
         if rule is not None and (rule.when is None or rule.when(avals, eqn.params)):
             return compat.call_equation(eqn, trace(rule.fn, eqn, avals))
-        own = None if eqn.primitive in core else compat.own_definition(eqn.primitive)
+        own = None if eqn.primitive in core or eqn.primitive in kept else compat.own_definition(eqn.primitive)
         if own is not None:
-            # A primitive of another library, which it made to control transformations, and defined in JAX.
+            # Made to control transformations, by another library mostly, and defined in JAX.
             try:
                 return compat.call_equation(eqn, trace(own, eqn, avals))
             except NOT_TRACEABLE:

@@ -8,6 +8,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import optimistix as optx
 import pytest
@@ -150,3 +151,17 @@ def test_minimisation(name: str) -> None:
         return optx.minimise(cost, solver, jnp.zeros(2), a, max_steps=64, throw=False).value
 
     check(minimise, np.float32([1, -0.5]), rtol=1e-3, atol=1e-4)
+
+
+def test_linear_solves_with_their_checks() -> None:
+    def solve(a: Any, b: Any) -> Any:
+        spd = lineax.MatrixLinearOperator(a @ a.T + jnp.eye(4), lineax.positive_semidefinite_tag)
+        general = lineax.MatrixLinearOperator(a)
+        return (
+            lineax.linear_solve(general, b).value,
+            lineax.linear_solve(general, b, lineax.QR()).value,
+            lineax.linear_solve(spd, b, lineax.CG(rtol=1e-6, atol=1e-6)).value,
+        )
+
+    with pytest.warns(UserWarning, match="run-time checks"):
+        check(solve, normal(4, 4) + 3 * np.eye(4, dtype=np.float32), normal(4), rtol=1e-4, atol=1e-5)
