@@ -218,13 +218,16 @@ def own_definition(primitive: core.Primitive) -> Callable[..., Any] | None:
     """How a primitive says it is computed, in JAX; None if it does not.
 
     Those of other libraries are executed by a function of theirs. JAX's own, and some of others, are executed by
-    compiling them: either a function in JAX says what is compiled, or nothing does. Those for sparse arrays have a
-    definition next to them, which is not public, in a module that is there if they are used.
+    compiling them: either a function in JAX says what is compiled, or nothing does. Those for sparse arrays and kernels
+    have a definition next to them, which is not public, in a module that is there if they are used.
     """
     name = primitive.name
     sparse = sys.modules.get(f"jax.experimental.sparse.{name.partition('_')[0]}")
     if sparse is not None and vars(sparse).get(f"{name}_p") is primitive:
         return vars(sparse)[f"_{name}_impl"]
+    kernels = sys.modules.get("jax._src.pallas.hlo_interpreter")
+    if kernels is not None and name == "pallas_call":
+        return lambda *args, interpret, **params: kernels.pallas_call_hlo_interpret(*args, **params)
     impl = inner = primitive.__dict__.get("impl")
     while isinstance(inner, functools.partial):
         inner = inner.func
