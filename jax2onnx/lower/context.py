@@ -62,6 +62,8 @@ _BUILDER = "builder"
 
 SMALL_CONSTANT_BYTES = 1024
 """Constants up to this size are compared by content and shared."""
+WORTH_A_NODE = 512
+"""So many bytes less in a constant are worth a node that expands it (which is mostly not needed)."""
 
 
 class Val:
@@ -229,15 +231,12 @@ class Builder:
         return root.constants[key]
 
     def known(self, array: np.ndarray, name: str | None = None) -> Val:
-        """A computed array as a value. One that is the same everywhere is stored as a scalar, and expanded, unless it
-        has a `name`: then it is a weight in another shape."""
-        if name:
+        """A computed array as a value. What it repeats is stored once, and expanded, unless it has a `name`: then it is
+        a weight in another shape."""
+        once = array if name else _once(array)
+        if once is array:
             return self.const(array, name)
-        with np.errstate(invalid="ignore"):  # bfloat16 warns of NaN
-            same = array.size > 1 and (array == array.flat[0]).all()
-        if not same or (array.flat[0] == 0 and np.signbit(array).any()):
-            return self.const(array)
-        value = self.full(array.shape, array.flat[0], array.dtype)
+        value = self.expand(self.const(once), array.shape)
         value.const = array
         return value
 
@@ -384,3 +383,22 @@ class Builder:
     def call_jax(self, fn: Callable[..., Any], *args: Val) -> Any:
         """Trace a JAX function on values like `args` and lower it here: the escape hatch that keeps rules short."""
         return self.session.call_jax(self, fn, args)
+
+
+def _once(array: np.ndarray) -> np.ndarray:
+    """What `array` is when it is expanded: one number if all are the same, or as much less as it is worth a node."""
+    if array.size <= 1 or array.dtype.itemsize not in (1, 2, 4, 8):
+        return array
+    once = array.view(f"u{array.dtype.itemsize}")  # zeros of both signs differ, and a NaN does not differ from itself
+    for axis, n in enumerate(array.shape):
+        if n > 1:
+            first = once.take([0], axis)
+            if (once == first).all():
+                once = first
+    if once.size == 1:
+        once = once.reshape(())
+    elif array.nbytes - once.nbytes < WORTH_A_NODE:
+        return array
+    while once.ndim and once.shape[0] == 1:
+        once = once[0]
+    return once.view(array.dtype)

@@ -6,12 +6,14 @@ nothing global, so exports can run in parallel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import onnx_ir as ir
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 
 from jax2onnx import compat
@@ -96,7 +98,9 @@ class Session:
         known = fold.evaluate(eqn, operands)
         if known is not None:
             name = self.name_of(operands[0]) if len(operands) == 1 else None
-            return [g.known(k, name) for k in known]
+            grows = name is not None and known[0].size > math.prod(operands[0].shape)
+            if not grows or eqn.primitive is not lax.broadcast_in_dim_p:  # the weight itself is expanded
+                return [g.known(k, None if grows else name) for k in known]
         try:
             results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
         except Inconclusive as error:
@@ -112,6 +116,9 @@ class Session:
                     f"the lowering of {eqn.primitive} gave {result.dtype}{list(result.shape)} where JAX has"
                     f" {var.aval.dtype}{list(var.aval.shape)}, at {compat.source_line(eqn)}"
                 )
+        if known is not None:
+            for result, array in zip(results, known, strict=True):
+                result.const = array
         return results
 
     def call_jax(self, g: Builder, fn: Callable[..., Any], args: Sequence[Val]) -> Any:

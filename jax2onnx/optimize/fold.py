@@ -115,8 +115,8 @@ def _stays(weight: ir.Value | None) -> bool:
 
 
 def _is_lossy(tensor: Any, to: ir.DataType) -> bool:
-    """Casts from float to integer have cases that NumPy and the runtime may see differently."""
-    return tensor.dtype.is_floating_point() and not to.is_floating_point()
+    """Casts from float to integer have cases that NumPy and the runtime may see differently. A bool is just not 0."""
+    return tensor.dtype.is_floating_point() and not to.is_floating_point() and to != ir.DataType.BOOL
 
 
 def _fold_later(r: Rewriter, node: ir.Node, tensors: list[Any], shape: tuple[int, ...]) -> ir.Value:

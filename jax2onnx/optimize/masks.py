@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, first, only_user, producer, scalar
+from jax2onnx.optimize.engine import (
+    KNOWN,
+    Rewriter,
+    RuleSet,
+    attribute,
+    constant,
+    dims,
+    first,
+    only_user,
+    producer,
+    scalar,
+    some,
+)
 from jax2onnx.optimize.simplify import RESHAPES, reshaped
 
 RULES = RuleSet()
@@ -13,6 +27,8 @@ RULES = RuleSet()
 # Which triangle `row + a OP column + b` is, and what to add to a - b for its diagonal.
 TRIANGLES = {"GreaterOrEqual": (0, 0), "Greater": (0, -1), "LessOrEqual": (1, 0), "Less": (1, 1)}
 SWAPPED = {"GreaterOrEqual": "LessOrEqual", "Greater": "Less", "LessOrEqual": "GreaterOrEqual", "Less": "Greater"}
+LARGE = 256
+"""The number of elements above which a triangle takes less room if it is made, not stored."""
 SHAPE_OF_SOME_AXES = 15
 """The opset from which on Shape can leave out axes."""
 WIDE = (ir.DataType.INT32, ir.DataType.INT64)
@@ -40,6 +56,36 @@ def recognise_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
     ones = r.op("Expand", r.const(True), size, like=y, shape=shape[-2:])
     diagonal = r.const(rows[1] - columns[1] + correction, np.int64)
     return reshaped(r, r.op("Trilu", ones, diagonal, like=ones, upper=upper), y)
+
+
+@RULES.rewrites("Where", "And", "Or", given=some(KNOWN))
+def make_large_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Trilu of ones instead of a mask that was computed while exporting."""
+    for i, mask in enumerate(node.inputs):
+        array = constant(mask) if mask is not None and mask.dtype == ir.DataType.BOOL else None
+        if array is None or array.size <= LARGE or array.size != math.prod(array.shape[-2:]):
+            continue
+        ones = array.reshape(array.shape[-2:])
+        for upper, lower_one in ((0, ones), (1, ~ones)):
+            k = _diagonal(lower_one)
+            if k is None:
+                continue
+            whole = r.op("Expand", r.const(True), r.const(ones.shape, np.int64), like=mask, shape=ones.shape)
+            triangle = r.op("Trilu", whole, r.const(k + upper, np.int64), like=whole, upper=upper)
+            operands = list(node.inputs)
+            operands[i] = reshaped(r, triangle, mask)
+            return r.op(node.op_type, *operands, like=node.outputs[0])
+    return None
+
+
+def _diagonal(ones: np.ndarray) -> int | None:
+    """The last diagonal of the lower triangle that `ones` is."""
+    ends = ones.sum(1)
+    filled = np.flatnonzero(ends)
+    if not filled.size:
+        return None
+    k = int(ends[filled[0]]) - 1 - int(filled[0])
+    return k if np.array_equal(ones, np.tri(ones.shape[0], ones.shape[1], k, bool)) else None
 
 
 @RULES.rewrites("Where", given=first("Trilu"))

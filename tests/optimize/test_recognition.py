@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +66,34 @@ def test_triangles(dtype):
         x[0, 0], x[1, -1] = [-np.inf, np.inf, np.nan, -0.0, 1, 2], [np.nan, 1, -0.0, np.inf, -np.inf, 3]
     model = check(lambda x: (jnp.tril(x), jnp.triu(x, 1), jnp.tril(x, -2)), x, dims=[("B", "R", "C")])
     assert dtype not in ("float32", "float64", "int32") or ops(model) == ["Trilu"] * 3
+
+
+@pytest.mark.parametrize("k", [0, -3, 2, -29, 18])
+@pytest.mark.parametrize("size", [(30, 20), (8, 9)])
+def test_known_masks(size, k):
+    """A large triangle is made, a small one is stored: what takes less room."""
+    mask = np.tri(*size, k, bool)
+    x = np.random.default_rng(0).normal(size=(3, 2, *size)).astype(np.float32)
+    x[0, 0, :, 0] = np.nan
+
+    def f(x):
+        low = jnp.where(jnp.broadcast_to(mask, x.shape), x, -1e30)
+        return low, jnp.where(~mask & (x > 0), x, 7)
+
+    model = check(f, x)
+    assert max(math.prod(tensor.dims) for tensor in model.graph.initializer) <= 256
+    if k in (0, -3, 2) and size == (30, 20):
+        assert ops(model).count("Trilu") == 2
+
+
+def test_what_a_constant_repeats_is_stored_once():
+    row = np.float32([0.0, -0.0, np.nan, np.inf, *range(60)])
+    table = np.tile(row, (3, 8, 1))
+    x = np.ones((3, 8, 64), np.float32)
+    model = check(lambda x: (x * jnp.tile(row, (3, 8, 1)), x + jnp.broadcast_to(row[:, None], (3, 64, 8)).mT), x)
+    assert ops(model) == ["Mul", "Add"]
+    assert {math.prod(tensor.dims) for tensor in model.graph.initializer} == {64}
+    assert ops(check(lambda x: jnp.concatenate([x, jnp.asarray(row) * jnp.ones_like(table)]), x))[-1] == "Concat"
 
 
 def two_pass(x, axis=-1):
