@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import SPLATS, Rewriter, RuleSet, dims, first, has_many, producer, scalar, some, splat
+from jax2onnx.optimize.engine import (
+    SPLATS,
+    Rewriter,
+    RuleSet,
+    dims,
+    first,
+    has_many,
+    is_zero,
+    producer,
+    scalar,
+    some,
+    splat,
+)
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -70,7 +82,7 @@ def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     found = operand_and_scalar(node)
     if (
         found is None
-        or found[1] != 0
+        or not is_zero(found[1])
         or node.outputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
     ):
         return None

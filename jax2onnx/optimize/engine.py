@@ -368,6 +368,11 @@ def splat(value: ir.Value | None) -> Any:
     return scalar(value)
 
 
+def is_zero(number: Any) -> bool:
+    """Whether a number is 0, and not -0.0."""
+    return number is not None and number == 0 and not np.signbit(number)
+
+
 _SPREADS = ("Expand", "Reshape", "Unsqueeze", "Squeeze")
 SPLATS = (KNOWN, *_SPREADS)
 """Where a value that is one number comes from."""

@@ -15,6 +15,7 @@ from jax2onnx.optimize.engine import (
     constant,
     dims,
     first,
+    is_zero,
     only_user,
     producer,
     scalar,
@@ -112,7 +113,7 @@ def triangle_of_the_array(r: Rewriter, node: ir.Node) -> ir.Value | None:
     y, triangle = node.outputs[0], producer(mask, "Trilu")
     inside = 0 if scalar(cases[1]) is not None else 1
     x, zero = cases[inside], scalar(cases[1 - inside])
-    if triangle is None or mask is None or x is None or zero is None or zero != 0 or np.signbit(zero):
+    if triangle is None or mask is None or x is None or not is_zero(zero):
         return None
     ones, diagonal = producer(triangle.inputs[0], "Expand"), scalar(triangle.inputs[1])
     if ones is None or diagonal is None or not scalar(ones.inputs[0]) or y.dtype not in TRIANGULAR:

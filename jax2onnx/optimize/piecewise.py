@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.activations import factors, operand_and_scalar
-from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, first, producer, scalar, some, splat
+from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, first, is_zero, producer, scalar, some, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -72,7 +72,7 @@ def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
     varying, weight = factors(node.outputs[0])
     clip = producer(varying[0], "Clip") if len(varying) == 1 else None
     shifted = operand_and_scalar(producer(clip.inputs[0], "Add")) if clip is not None else None
-    if clip is None or shifted is None or scalar(clip.inputs[1]) != 0:
+    if clip is None or shifted is None or not is_zero(scalar(clip.inputs[1])):
         return None
     top = float(scalar(clip.inputs[2]) or 0)
     if top <= 0 or not math.isclose(weight * top, 1, rel_tol=2e-7) or not 0 <= shifted[1] <= top:
@@ -83,7 +83,9 @@ def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
 @rewrites("Clip", given=first("Add"))
 def recognise_clipped_line(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """min(max(x * a + b, 0), 1)."""
-    if not _is_float32(node) or len(node.inputs) != 3 or [scalar(v) for v in node.inputs[1:]] != [0, 1]:
+    if not _is_float32(node) or len(node.inputs) != 3:
+        return None
+    if not is_zero(scalar(node.inputs[1])) or scalar(node.inputs[2]) != 1:
         return None
     line = operand_and_scalar(producer(node.inputs[0], "Add"))
     if line is None or not 0 <= line[1] <= 1:
@@ -112,7 +114,7 @@ def recognise_thresholded_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x where x > theta, 0 elsewhere."""
     condition, x, zero = node.inputs
     above = producer(condition, "Greater")
-    if above is None or x is None or above.inputs[0] is not x or splat(zero) != 0 or not _is_float32(node):
+    if above is None or x is None or above.inputs[0] is not x or not is_zero(splat(zero)) or not _is_float32(node):
         return None
     theta = scalar(above.inputs[1])
     if theta is None or not np.isfinite(theta) or dims(x) != dims(node.outputs[0]):

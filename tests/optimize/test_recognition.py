@@ -68,6 +68,15 @@ def test_triangles(dtype):
     assert dtype not in ("float32", "float64", "int32") or ops(model) == ["Trilu"] * 3
 
 
+@pytest.mark.parametrize("dims", [None, [("R", "C")]])
+def test_zeros_have_signs(dims):
+    x = np.float32([[-3.0, -0.5, -0.0, 0.0, 0.5, 3.0], [7, -7, 1e-9, -1e-9, np.inf, -np.inf]])
+    for zero in (0.0, -0.0):
+        check(lambda x: jnp.signbit(jnp.where(x > 0.5, x, zero)), x, dims=dims)  # noqa: B023
+        check(lambda x: jnp.signbit(jnp.maximum(jnp.where(x == 0, 1, x), zero)), x, dims=dims)  # noqa: B023
+        check(lambda x: jnp.signbit(jnp.tril(x) + jnp.where(jnp.tri(*x.shape, dtype=bool), x, zero)), x, dims=dims)  # noqa: B023
+
+
 @pytest.mark.parametrize("k", [0, -3, 2, -29, 18])
 @pytest.mark.parametrize("size", [(30, 20), (8, 9)])
 def test_known_masks(size, k):
