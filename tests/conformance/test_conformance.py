@@ -65,9 +65,9 @@ def run(tmp_path, *options):
 
 
 def test_sample(tmp_path):
-    """Two cases of each group: none may be worse than unsupported."""
-    cases = run(tmp_path, "--sample", "2")
-    assert len(cases) > 250
+    """A case of each group: none may be worse than unsupported."""
+    cases = run(tmp_path, "--sample", "1")
+    assert len(cases) > 125
     assert [case for case in cases if case["verdict"] not in ("ok", "convert")] == []
 
 

@@ -20,7 +20,7 @@ SHAPES = [(), (1,), (3,), (2, 3), (3, 4), (7, 5), (1, 1), (0, 3), (5, 2, 3)]
 
 
 @pytest.mark.parametrize("algorithm", list(lax.RandomAlgorithm))
-@pytest.mark.parametrize("dtype", ["uint8", "uint32"])
+@pytest.mark.parametrize("dtype", quick(["uint32"], ["uint8", "uint32"]))
 @pytest.mark.parametrize("shape", quick([(), (7, 5), (0, 3)], SHAPES))
 def test_rng_bit_generator(shape, dtype, algorithm):
     for state in STATES[:2]:
@@ -31,7 +31,7 @@ def test_rng_bit_generator(shape, dtype, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", list(lax.RandomAlgorithm))
-@pytest.mark.parametrize("shape", [(), (3, 4)])
+@pytest.mark.parametrize("shape", quick([(3, 4)], [(), (3, 4)]))
 def test_rng_bit_generator_in_64_bits(shape, algorithm):
     with jax.enable_x64(True):
         for state in STATES:
@@ -119,6 +119,8 @@ def test_draws_with_arithmetic(draw):
     same(draw, jax.random.key(11), rtol=2e-4)
 
 
-@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "philox2x32", "philox4x32", "threefry4x32"])
+@pytest.mark.parametrize(
+    "impl", quick(["rbg", "philox4x32"], ["rbg", "unsafe_rbg", "philox2x32", "philox4x32", "threefry4x32"])
+)
 def test_other_generators(impl):
     same(lambda k: jax.random.uniform(jax.random.split(k)[1], (3, 4)), jax.random.key(1, impl=impl))

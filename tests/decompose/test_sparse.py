@@ -24,6 +24,7 @@ def test_from_dense_and_back(dtype):
     check(fn, DENSE.astype(dtype), OTHER.astype(dtype))
 
 
+@pytest.mark.slow
 def test_as_an_input_with_a_gradient():
     a, v = sparse.BCOO.fromdense(DENSE.astype(np.float32)), OTHER.astype(np.float32)
 

@@ -117,7 +117,7 @@ def made(make: Callable[[], Any]) -> Any:
     return fill(eqx.filter_eval_shape(make))
 
 
-@pytest.mark.parametrize("case", quick(LAYERS[::2], LAYERS), ids=name_of)
+@pytest.mark.parametrize("case", quick(LAYERS[::4], LAYERS), ids=name_of)
 def test_layer(case: Layer) -> None:
     module = made(case.make)
     one = jax.tree.map(lambda x: x[0], list(case.inputs))
@@ -137,7 +137,7 @@ def test_gradients_of_layer(case: Layer) -> None:
 
 
 @pytest.mark.parametrize("inference", [True, False], ids=["inference", "training"])
-@pytest.mark.parametrize("case", STATEFUL, ids=name_of)
+@pytest.mark.parametrize("case", quick(STATEFUL[:1], STATEFUL), ids=name_of)
 def test_stateful_layer(case: Layer, inference: bool) -> None:
     module, state = nn.make_with_state(case.make)()
     module = nn.inference_mode(module, inference)

@@ -133,7 +133,7 @@ def filled(transformed: Any, *inputs: Any) -> tuple[Any, ...]:
     return found if isinstance(transformed, hk.TransformedWithState) else (found,)
 
 
-@pytest.mark.parametrize("case", quick(LAYERS[::2], LAYERS), ids=name_of)
+@pytest.mark.parametrize("case", quick(LAYERS[::4], LAYERS), ids=name_of)
 def test_layer(case: Layer) -> None:
     transformed = hk.transform_with_state(case.make())
     params, state = filled(transformed, *case.inputs)

@@ -382,7 +382,7 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize("case", quick(LAYERS[::2], LAYERS), ids=name_of)
+@pytest.mark.parametrize("case", quick(LAYERS[::4], LAYERS), ids=name_of)
 def test_layer(case: Layer) -> None:
     """Exported for any batch size, in inference mode."""
     module = built(case)

@@ -161,14 +161,14 @@ def step(module: nnx.Module) -> tuple[Callable[..., Any], Any]:
     return run, state
 
 
-@pytest.mark.parametrize("case", quick(LAYERS[::2], LAYERS), ids=name_of)
+@pytest.mark.parametrize("case", quick(LAYERS[::4], LAYERS), ids=name_of)
 def test_layer(case: Layer) -> None:
     module = made(case.make)
     module.eval()
     check_export(module, pure(module), case.inputs, batched=case.batched)
 
 
-@pytest.mark.parametrize("case", FUNCTIONS, ids=name_of)
+@pytest.mark.parametrize("case", quick(FUNCTIONS[::2], FUNCTIONS), ids=name_of)
 def test_function(case: Layer) -> None:
     check_export(case.make(), case.make(), case.inputs, batched=case.batched)
 

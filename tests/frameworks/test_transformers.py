@@ -157,7 +157,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", quick(["NNX", "Keras"], MODELS))
+@pytest.mark.parametrize("name", quick(["NNX"], MODELS))
 def test_twelve_layers(name: str) -> None:
     model = MODELS[name]()
     call = (lambda x: model[0].apply(model[1], x)) if isinstance(model, tuple) else model
