@@ -54,9 +54,12 @@ def recognise_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     upper, correction = TRIANGLES[op_type]
     size = r.op("Concat", rows[0], columns[0], like=rows[0], shape=[2], axis=0)
-    ones = r.op("Expand", r.const(True), size, like=y, shape=shape[-2:])
-    diagonal = r.const(rows[1] - columns[1] + correction, np.int64)
-    return reshaped(r, r.op("Trilu", ones, diagonal, like=ones, upper=upper), y)
+    return _triangle(r, size, rows[1] - columns[1] + correction, upper, y)
+
+
+def _triangle(r: Rewriter, size: ir.Value, diagonal: int, upper: int, like: ir.Value) -> ir.Value:
+    ones = r.op("Expand", r.const(True), size, like=like, shape=dims(like)[-2:])
+    return reshaped(r, r.op("Trilu", ones, r.const(diagonal, np.int64), like=ones, upper=upper), like)
 
 
 @RULES.rewrites("Where", "And", "Or", given=some(KNOWN))
@@ -64,17 +67,17 @@ def make_large_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Trilu of ones instead of a mask that was computed while exporting."""
     for i, mask in enumerate(node.inputs):
         array = constant(mask) if mask is not None and mask.dtype == ir.DataType.BOOL else None
-        if array is None or array.size <= LARGE or array.size != math.prod(array.shape[-2:]):
+        if array is None or array.ndim < 2 or not LARGE < array.size == math.prod(array.shape[-2:]):
+            continue
+        if 1 in array.shape[-2:] or array.all():
             continue
         ones = array.reshape(array.shape[-2:])
         for upper, lower_one in ((0, ones), (1, ~ones)):
             k = _diagonal(lower_one)
             if k is None:
                 continue
-            whole = r.op("Expand", r.const(True), r.const(ones.shape, np.int64), like=mask, shape=ones.shape)
-            triangle = r.op("Trilu", whole, r.const(k + upper, np.int64), like=whole, upper=upper)
             operands = list(node.inputs)
-            operands[i] = reshaped(r, triangle, mask)
+            operands[i] = _triangle(r, r.const(ones.shape, np.int64), k + upper, upper, mask)
             return r.op(node.op_type, *operands, like=node.outputs[0])
     return None
 

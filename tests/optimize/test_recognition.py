@@ -95,6 +95,18 @@ def test_known_masks(size, k):
         assert ops(model).count("Trilu") == 2
 
 
+@pytest.mark.parametrize("shape", [(300,), (1, 300), (300, 1), (2, 300), (3, 20, 30), (20, 30)])
+def test_other_known_masks_are_stored(shape):
+    masks = (
+        np.random.default_rng(0).random(shape) < 0.5,
+        np.ones(shape, bool),
+        np.arange(shape[-1]) < np.ones(shape) * 7,
+    )
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    for mask in masks:
+        assert "Trilu" not in ops(check(lambda x: (jnp.where(mask, x, 7), mask & (x > 0)), x))  # noqa: B023
+
+
 def test_what_a_constant_repeats_is_stored_once():
     row = np.float32([0.0, -0.0, np.nan, np.inf, *range(60)])
     table = np.tile(row, (3, 8, 1))
