@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 def as_attribute(name: str, value: Any) -> ir.Attr:
     """An attribute with the ONNX type that fits `value` (`ir.node` finds that out too, ten times as slowly)."""
-    if isinstance(value, bool | int | np.integer):
+    if isinstance(value, (int, np.integer)):
         return ir.AttrInt64(name, int(value))
     if isinstance(value, float):
         return ir.AttrFloat32(name, value)

@@ -76,9 +76,13 @@ def closed_jaxpr(jaxpr: Any, consts: Sequence[Any] = ()) -> ClosedJaxpr:
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, consts)
 
 
+JAXPRS = (ClosedJaxpr, core.Jaxpr)
+"""The classes of jaxprs, with and without constants; with a union, `isinstance` takes twice as long."""
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether a parameter is a jaxpr, with or without its constants."""
-    return isinstance(value, ClosedJaxpr | core.Jaxpr)
+    return isinstance(value, JAXPRS)
 
 
 def scan_layout(params: dict[str, Any]) -> tuple[int, int]:
@@ -261,7 +265,7 @@ def map_sub_jaxprs(fn: Callable[[ClosedJaxpr], ClosedJaxpr], params: dict[str, A
     """`params` with `fn` applied to each jaxpr in it; None if nothing changed."""
     changed = {}
     for name, value in params.items():
-        if isinstance(value, ClosedJaxpr | core.Jaxpr):
+        if isinstance(value, JAXPRS):
             closed = closed_jaxpr(value)
             new = fn(closed)
             if new is not closed:
@@ -365,7 +369,7 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
     found = []
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, ClosedJaxpr | core.Jaxpr):
+            if isinstance(item, JAXPRS):
                 found.append(closed_jaxpr(item))
     return found
 

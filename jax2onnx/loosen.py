@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from jax2onnx.graphs import all_nodes, bodies, roots
+
 FORGOTTEN = {
     *("Reshape", "Squeeze", "Unsqueeze", "Expand", "Concat", "Gather", "GatherND", "Slice"),
     *("Range", "Shape", "NonZero", "Cast", "Constant", "ConstantOfShape"),
@@ -16,14 +18,10 @@ FORGOTTEN = {
 
 def loosen(model: ir.Model) -> None:
     """Forget the sizes of all values inside bodies, and all about those that shape arithmetic gives."""
-    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
-        for node in graph.all_nodes():
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH:
-                    _loosen_body(attribute.as_graph())
-                elif attribute.type == ir.AttributeType.GRAPHS:
-                    for body in attribute.as_graphs():
-                        _loosen_body(body)
+    for graph in roots(model):
+        for node in all_nodes(graph):
+            for body in bodies(node):
+                _loosen_body(body)
 
 
 def _loosen_body(body: ir.Graph) -> None:

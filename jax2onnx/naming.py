@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import InputError
+from jax2onnx.graphs import all_nodes, bodies, roots
 
 NAME = "name"
 """The key of an initializer's meta data under which its name in the program is, whatever became of it since."""
@@ -65,21 +66,20 @@ def assign_names(model: ir.Model) -> None:
     what is in the bodies of its nodes.
     """
     _name_initializers(model.graph)
-    graphs = [model.graph, *(f.graph for f in model.functions.values())]
+    graphs = roots(model)
     taken = {v.name for graph in graphs for v in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     counts: dict[str, int] = {}
     for graph in graphs:
         fixed = {*graph.inputs, *graph.outputs}
-        for node in graph.all_nodes():
+        for node in all_nodes(graph):
             base = node.name if node.name and not node.name.startswith("node_") else node.op_type
             node.name = _unique(base, counts, taken)
             for i, value in enumerate(node.outputs):
                 if value not in fixed:
                     value.name = node.name if i == 0 else _unique(f"{node.name}:{i}", counts, taken)
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH:
-                    for i, value in enumerate(attribute.as_graph().inputs):
-                        value.name = _unique(f"{node.name}.in{i}", counts, taken)
+            for body in bodies(node):
+                for i, value in enumerate(body.inputs):
+                    value.name = _unique(f"{node.name}.in{i}", counts, taken)
 
 
 def _name_initializers(graph: ir.Graph) -> None:

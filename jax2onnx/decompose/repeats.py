@@ -217,6 +217,8 @@ class _Signatures:
             return kind, tuple([self._frozen(item) for item in value])
         if kind is float or kind is complex:
             return kind, repr(value)
+        if kind is int or kind is str or value is None:
+            return kind, value
         if isinstance(value, np.generic):
             return kind, value.tobytes()
         if compat.is_jaxpr(value):

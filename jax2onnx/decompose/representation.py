@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Va
 from jax.extend.core import primitives as P
 from jax.extend.source_info_util import user_context
 
-from jax2onnx.compat import CALL_PRIMITIVES, callee, scan_layout, scan_with_layout, source_line, trace_flat
+from jax2onnx.compat import CALL_PRIMITIVES, JAXPRS, callee, scan_layout, scan_with_layout, source_line, trace_flat
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.inconclusive import Inconclusive, explain
 
@@ -53,7 +53,34 @@ def eliminate(representation: Representation, closed: ClosedJaxpr) -> ClosedJaxp
 
     Each such input, output and constant of the program becomes one array, its packed form.
     """
+    if not any(map(representation.parts_of, _one_of_each_type(closed.jaxpr))):
+        return closed  # as most are, which is found out in a third of the time
     return _Rewriter(representation).program(closed)
+
+
+def _one_of_each_type(jaxpr: Any) -> Iterable[Any]:
+    """The types of some values of the program: one for each dtype that any value has."""
+    found: dict[Any, Any] = {}
+    seen: dict[int, Any] = {}
+
+    def visit(jaxpr: Any) -> None:
+        if id(jaxpr) in seen:
+            return
+        seen[id(jaxpr)] = jaxpr
+        for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars):
+            found[getattr(v.aval, "dtype", None)] = v.aval
+        for eqn in jaxpr.eqns:
+            for v in eqn.invars:
+                found[getattr(v.aval, "dtype", None)] = v.aval
+            for v in eqn.outvars:
+                found[getattr(v.aval, "dtype", None)] = v.aval
+            for value in eqn.params.values():
+                for item in value if isinstance(value, tuple) else (value,):
+                    if isinstance(item, JAXPRS):
+                        visit(item.jaxpr if isinstance(item, ClosedJaxpr) else item)
+
+    visit(jaxpr)
+    return found.values()
 
 
 class _Rewriter:

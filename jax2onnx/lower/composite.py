@@ -12,6 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from jax2onnx.decompose.registry import DECOMPOSITIONS
+from jax2onnx.graphs import all_nodes, roots
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.session import Session
@@ -34,8 +35,8 @@ def composite(g: Builder, x: Val, **_: Any) -> Val:
 def write_out(session: Session, model: ir.Model) -> int:
     """Replace every composite node by its definition; how many there were."""
     count = 0
-    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
-        for node in graph.all_nodes():
+    for graph in roots(model):
+        for node in all_nodes(graph):
             if node.domain == DOMAIN:
                 _write_out(session, node, in_function=graph is not model.graph)
                 count += 1

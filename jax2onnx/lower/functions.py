@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from jax2onnx import compat
 from jax2onnx.functions import Marked
+from jax2onnx.graphs import all_nodes
 from jax2onnx.lower.context import Builder, Val
 
 
@@ -38,7 +39,7 @@ def _function(g: Builder, closed: Any, operands: Sequence[Val], count: int, mark
         value.name = f"output_{i}"
     graph.opset_imports[""] = session.opset
     called = {f.domain for f, _ in session.functions.values()}
-    graph.opset_imports.update({n.domain: 1 for n in graph.all_nodes() if n.domain in called})
+    graph.opset_imports.update({n.domain: 1 for n in all_nodes(graph) if n.domain in called})
     taken = {f.name for f, _ in session.functions.values() if f.domain == mark.namespace}
     name, n = mark.name, 1
     while name in taken:

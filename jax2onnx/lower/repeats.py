@@ -10,6 +10,7 @@ from jax.extend.core import ClosedJaxpr
 
 from jax2onnx import compat
 from jax2onnx.decompose.repeats import repeated_p
+from jax2onnx.graphs import bodies
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.names import scope_parts
@@ -56,7 +57,7 @@ def _template(g: Builder, body: ClosedJaxpr) -> Template | None:
     session.optimize_part(graph)
     nodes, constants = [], {}
     for node in graph:
-        if any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values()):
+        if bodies(node):
             return None
         if node.op_type == "Constant":
             (value,) = node.outputs

@@ -96,7 +96,6 @@ def optimize(
     counts.update(Rewriter(model, [simplify.LAST, integers.LAST]).run())
     if counts[integers.remainder_by_division.__name__]:
         counts["share_equal_nodes"] += share_equal_nodes(model)
-    remove_unused(model)
     return counts
 
 

@@ -17,6 +17,7 @@ Most rules want a certain operator before the node. Saying so spares the others 
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections import Counter, deque
@@ -27,6 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute
+from jax2onnx.graphs import all_nodes, bodies, roots
 from jax2onnx.naming import NAME
 
 Rule = Callable[["Rewriter", ir.Node], Any]
@@ -80,6 +82,43 @@ def all_known(origins: Sequence[str]) -> bool:
     return all(origin == KNOWN for origin in origins)
 
 
+class _Rules:
+    """The rules of several sets together, and which of them may apply to what has been met so far."""
+
+    REMEMBERED = 10_000
+
+    def __init__(self, rule_sets: Sequence[RuleSet]):
+        self.by_op: dict[str, list[tuple[Rule, Given]]] = {}
+        self._applicable: dict[tuple[str, ...], list[Rule]] = {}  # by the operators of a node and of its operands
+        for rule_set in rule_sets:
+            for op_type, rules in rule_set.by_op.items():
+                self.by_op.setdefault(op_type, []).extend(rules)
+
+    def applicable(self, node: ir.Node) -> list[Rule]:
+        op_type = node.op_type
+        if op_type not in self.by_op:
+            return []
+        origins = [op_type]
+        for value in node.inputs:
+            if value is None:
+                origins.append("")
+            elif value.const_value is not None:
+                origins.append(KNOWN)
+            else:
+                source = value.producer()
+                origins.append(source.op_type if source is not None else "")
+        key = tuple(origins)
+        found = self._applicable.get(key)
+        if found is None:
+            if len(self._applicable) >= self.REMEMBERED:
+                self._applicable.clear()
+            found = self._applicable[key] = [rule for rule, given in self.by_op[op_type] if given(key[1:])]
+        return found
+
+
+_together = functools.cache(_Rules)
+
+
 class Rewriter:
     """Applies rules to all graphs of a model, and counts what each of them did."""
 
@@ -87,11 +126,7 @@ class Rewriter:
         self.model = model
         self.opset = model.graph.opset_imports[""]
         self.counts: Counter[str] = Counter()
-        self._rules: dict[str, list[tuple[Rule, Given]]] = {}
-        self._applicable: dict[tuple[str, ...], list[Rule]] = {}  # by the operators of a node and of its operands
-        for rule_set in rule_sets:
-            for op_type, rules in rule_set.by_op.items():
-                self._rules.setdefault(op_type, []).extend(rules)
+        self._rules = _together(tuple(rule_sets))
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._node: ir.Node | None = None  # the node that a rule is looking at
@@ -102,9 +137,9 @@ class Rewriter:
 
     def run(self) -> Counter[str]:
         """Rewrite until nothing applies."""
-        for graph in self.graphs():
-            for node in graph.all_nodes():
-                if node.op_type in self._rules:
+        for graph in roots(self.model):
+            for node in all_nodes(graph):
+                if node.op_type in self._rules.by_op:
                     self._enqueue(node)
                 if graph is not self.model.graph:
                     self._functions.add(id(node.graph))
@@ -132,10 +167,6 @@ class Rewriter:
                 graph.remove(nodes)
         self._dead.clear()
 
-    def graphs(self) -> list[ir.Graph]:
-        """The main graph and the graphs of the functions (bodies are inside them)."""
-        return [self.model.graph, *(f.graph for f in self.model.functions.values())]
-
     def _enqueue(self, node: ir.Node | None) -> None:
         if node is not None and node.graph is not None and node not in self._queued:
             self._queue.append(node)
@@ -146,7 +177,7 @@ class Rewriter:
             self._remove(node)
             return
         self._node = node
-        for rule in self._rules_for(node):
+        for rule in self._rules.applicable(node):
             found = rule(self, node)
             if found is None:
                 if self._new:
@@ -156,26 +187,6 @@ class Rewriter:
             self.counts[rule.__name__] += 1
             self._replace(node, replacements)
             return
-
-    def _rules_for(self, node: ir.Node) -> list[Rule]:
-        op_type = node.op_type
-        if op_type not in self._rules:
-            return []
-        origins = [op_type]
-        for value in node.inputs:
-            if value is None:
-                origins.append("")
-            elif value.const_value is not None:
-                origins.append(KNOWN)
-            else:
-                source = value.producer()
-                origins.append(source.op_type if source is not None else "")
-        key = tuple(origins)
-        found = self._applicable.get(key)
-        if found is None:
-            found = [rule for rule, given in self._rules[op_type] if given(key[1:])]
-            self._applicable[key] = found
-        return found
 
     def _discard_new(self) -> None:
         for node in reversed(self._new):
@@ -385,9 +396,15 @@ _UNKNOWN = "?"
 def dims(value: ir.Value) -> Dims:
     """The shape of a value: ints, and the names of symbolic dimensions. A size without a name is equal to no other."""
     assert value.shape is not None, f"{value} has no shape"
+    found = value.shape.dims
+    for dim in found:
+        if not isinstance(dim, int):
+            break
+    else:  # nearly always, and rules ask this all the time
+        return found
     return tuple(
         d if isinstance(d, int) else f"{_UNKNOWN}{id(value)}.{i}" if d.value is None else str(d.value)
-        for i, d in enumerate(value.shape)
+        for i, d in enumerate(found)
     )
 
 
@@ -433,10 +450,9 @@ def axes_of(node: ir.Node, position: int = 1) -> tuple[int, ...] | None:
 def used_values(node: ir.Node) -> list[ir.Value]:
     """The values that a node uses, those that its bodies take from outside included."""
     values = [v for v in node.inputs if v is not None]
-    for attr in node.attributes.values():
-        if attr.type == ir.AttributeType.GRAPH:
-            for inner in attr.as_graph().all_nodes():
-                values += [v for v in inner.inputs if v is not None]
+    for body in bodies(node):
+        for inner in all_nodes(body):
+            values += [v for v in inner.inputs if v is not None]
     return values
 
 
@@ -477,11 +493,9 @@ def rename_operator(name: str | None, old: str, new: str) -> str:
 
 def detach_bodies(node: ir.Node) -> None:
     """Take the bodies of a dead node apart, so that they no longer use anything."""
-    for attr in node.attributes.values():
-        if attr.type == ir.AttributeType.GRAPH:
-            body = attr.as_graph()
-            for inner in reversed(list(body)):
-                detach_bodies(inner)
-                for i in range(len(inner.inputs)):
-                    inner.replace_input_with(i, None)
-                body.remove(inner)
+    for body in bodies(node):
+        for inner in reversed(list(body)):
+            detach_bodies(inner)
+            for i in range(len(inner.inputs)):
+                inner.replace_input_with(i, None)
+            body.remove(inner)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import onnx_ir as ir
 
+from jax2onnx.graphs import all_nodes, bodies, roots
 from jax2onnx.optimize.engine import detach_bodies
 
 
@@ -22,13 +22,12 @@ def share_equal_nodes(model: ir.Model) -> int:
         seen = dict(outer) if outer else {}
         repeated: list[ir.Node] = []
         for node in list(graph):
-            bodies = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-            if bodies:
-                for body in bodies:
+            inside = bodies(node)
+            if inside:
+                for body in inside:
                     visit(body, seen)
                 continue
-            key = _key(node)
-            first = seen.setdefault(key, node)
+            first = _first(node, seen)
             if first is node or any(v.is_graph_output() for v in node.outputs):
                 continue
             for old, new in zip(node.outputs, first.outputs, strict=True):
@@ -38,13 +37,19 @@ def share_equal_nodes(model: ir.Model) -> int:
             count += 1
         graph.remove(repeated, safe=True)
 
-    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
+    for graph in roots(model):
         visit(graph, {})
     return count
 
 
-def _key(node: ir.Node) -> Any:
-    return node.domain, node.op_type, len(node.outputs), tuple(map(id, node.inputs)), frozen_attributes(node)
+def _first(node: ir.Node, seen: dict[Any, ir.Node]) -> ir.Node:
+    """The first of the nodes seen that is equal to this one; attributes, which take longest, are looked at last."""
+    key = node.domain, node.op_type, len(node.outputs), tuple(map(id, node.inputs))
+    first = seen.setdefault(key, node)
+    if first is node or not (node.attributes or first.attributes):
+        return first
+    seen.setdefault((key, frozen_attributes(first)), first)
+    return seen.setdefault((key, frozen_attributes(node)), node)
 
 
 def frozen_attributes(node: ir.Node) -> tuple[Any, ...]:
@@ -61,23 +66,14 @@ def _frozen(attribute: ir.Attr) -> Any:
 
 def remove_unused(model: ir.Model) -> None:
     """Remove nodes and initializers that no result depends on."""
-    graphs = [model.graph, *(f.graph for f in model.functions.values())]
-    live = {node for graph in graphs for node in _nodes(graph)}
+    graphs = roots(model)
+    live = {node for graph in graphs for node in all_nodes(graph)}
     for graph in graphs:
         _remove_unused_nodes(graph, live)
     initializers = model.graph.initializers
     for name, value in list(initializers.items()):
         if not _has_users(value, live) and not value.is_graph_output() and not value.is_graph_input():
             del initializers[name]
-
-
-def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """All nodes of a graph, those in bodies included."""
-    for node in graph:
-        yield node
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _nodes(attribute.as_graph())
 
 
 def _has_users(value: ir.Value, live: set[ir.Node]) -> bool:
@@ -94,6 +90,5 @@ def _remove_unused_nodes(graph: ir.Graph, live: set[ir.Node]) -> None:
             detach_bodies(node)
             graph.remove(node, safe=True)
             continue
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                _remove_unused_nodes(attribute.as_graph(), live)
+        for body in bodies(node):
+            _remove_unused_nodes(body, live)

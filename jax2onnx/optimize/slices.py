@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.graphs import all_nodes, bodies
 from jax2onnx.optimize.engine import (
     Rewriter,
     RuleSet,
@@ -183,7 +184,7 @@ def share_sliced_arithmetic(model: ir.Model) -> int:
 
     Not in functions, which cannot use the constants of the main graph.
     """
-    if not any(node.op_type == "Slice" for node in model.graph.all_nodes()):
+    if not any(node.op_type == "Slice" for node in all_nodes(model.graph)):
         return 0
 
     constant_of = constants_for(model.graph, "bounds")
@@ -210,9 +211,8 @@ def _share(graph: ir.Graph, constant: Callable[[Sequence[int]], ir.Value]) -> in
         count += 1
 
     for node in list(graph):
-        for attr in node.attributes.values():
-            if attr.type == ir.AttributeType.GRAPH:
-                count += _share(attr.as_graph(), constant)
+        for body in bodies(node):
+            count += _share(body, constant)
         if node.graph is None or node.op_type not in PASSES:
             continue
         work = _before_slices(node)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.graphs import bodies
 from jax2onnx.optimize.engine import attribute, constant, constants_for, rename_operator, splat
 
 ELEMENTWISE = {
@@ -37,9 +38,8 @@ def take_out_step_arithmetic(model: ir.Model) -> int:
 def _visit(graph: ir.Graph, constant_of: Callable[[np.ndarray], ir.Value]) -> int:
     count = 0
     for node in list(graph):
-        for attr in node.attributes.values():
-            if attr.type == ir.AttributeType.GRAPH:
-                count += _visit(attr.as_graph(), constant_of)
+        for body in bodies(node):
+            count += _visit(body, constant_of)
         if node.op_type == "Scan" and "scan_input_axes" not in node.attributes:
             count += _Scan(node, constant_of).simplify()
     return count

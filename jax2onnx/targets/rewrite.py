@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
+from jax2onnx.graphs import bodies
 from jax2onnx.naming import NAME
 from jax2onnx.targets import table
 from jax2onnx.targets.carriers import FLOATS, INT64, MODE, MODE_DEFAULT, ORDERS, SELECTS, UINT64, carriers, is_exact
@@ -160,9 +161,8 @@ class Legalizer:
         for node in graph:
             if node.domain == "":
                 self.visit(node)
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH:
-                    self._visit_graph(attribute.as_graph())
+            for body in bodies(node):
+                self._visit_graph(body)
 
     def visit(self, node: ir.Node) -> Sequence[ir.Value]:
         """Legalize one node, and return the values that now stand for its outputs."""

@@ -1,0 +1,28 @@
+"""The graphs of a model: the main one, those of its functions, and the bodies of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+
+def roots(model: ir.Model) -> list[ir.Graph]:
+    """The main graph and the graphs of the functions (bodies are inside them)."""
+    return [model.graph, *(f.graph for f in model.functions.values())]
+
+
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """The graphs among the attributes of a node.
+
+    Passes ask this of every node. In the dictionary itself it is found several times as fast as through its views.
+    """
+    return [a.value for a in node.attributes.data.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes of a graph in order, each before those in its bodies."""
+    for node in graph:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body)
