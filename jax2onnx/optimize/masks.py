@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx_ir as ir
 
@@ -28,8 +26,9 @@ RULES = RuleSet()
 # Which triangle `row + a OP column + b` is, and what to add to a - b for its diagonal.
 TRIANGLES = {"GreaterOrEqual": (0, 0), "Greater": (0, -1), "LessOrEqual": (1, 0), "Less": (1, 1)}
 SWAPPED = {"GreaterOrEqual": "LessOrEqual", "Greater": "Less", "LessOrEqual": "GreaterOrEqual", "Less": "Greater"}
-LARGE = 256
-"""The number of elements above which a triangle takes less room if it is made, not stored."""
+SMALL = 16
+"""Known masks of up to so many elements are stored. A larger triangle is made, as where the size is not known: then the
+graph says what it is, `where` with zeros is one Trilu, and ONNX Runtime makes it once, when it loads the model."""
 SHAPE_OF_SOME_AXES = 15
 """The opset from which on Shape can leave out axes."""
 WIDE = (ir.DataType.INT32, ir.DataType.INT64)
@@ -54,31 +53,35 @@ def recognise_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     upper, correction = TRIANGLES[op_type]
     size = r.op("Concat", rows[0], columns[0], like=rows[0], shape=[2], axis=0)
-    return _triangle(r, size, rows[1] - columns[1] + correction, upper, y)
+    return reshaped(r, _triangle(r, size, rows[1] - columns[1] + correction, upper, y), y)
 
 
 def _triangle(r: Rewriter, size: ir.Value, diagonal: int, upper: int, like: ir.Value) -> ir.Value:
+    """A triangle of the size of the last two axes of the mask `like`."""
     ones = r.op("Expand", r.const(True), size, like=like, shape=dims(like)[-2:])
-    return reshaped(r, r.op("Trilu", ones, r.const(diagonal, np.int64), like=ones, upper=upper), like)
+    return r.op("Trilu", ones, r.const(diagonal, np.int64), like=ones, upper=upper)
 
 
 @RULES.rewrites("Where", "And", "Or", given=some(KNOWN))
-def make_large_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def make_known_triangle(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Trilu of ones instead of a mask that was computed while exporting."""
+    y = node.outputs[0]
     for i, mask in enumerate(node.inputs):
         array = constant(mask) if mask is not None and mask.dtype == ir.DataType.BOOL else None
-        if array is None or array.ndim < 2 or not LARGE < array.size == math.prod(array.shape[-2:]):
+        if array is None or array.ndim < 2 or not array.size or 1 in array.shape[-2:] or array.all():
             continue
-        if 1 in array.shape[-2:] or array.all():
+        is_broadcast = any(v is not None and v is not mask and dims(v) == dims(y) for v in node.inputs)
+        ones = array.reshape(-1, *array.shape[-2:])[0]
+        if ones.size <= SMALL or (array.size > ones.size and not (is_broadcast and (array == ones).all())):
             continue
-        ones = array.reshape(array.shape[-2:])
         for upper, lower_one in ((0, ones), (1, ~ones)):
             k = _diagonal(lower_one)
             if k is None:
                 continue
             operands = list(node.inputs)
-            operands[i] = _triangle(r, r.const(ones.shape, np.int64), k + upper, upper, mask)
-            return r.op(node.op_type, *operands, like=node.outputs[0])
+            triangle = _triangle(r, r.const(ones.shape, np.int64), k + upper, upper, mask)
+            operands[i] = triangle if is_broadcast else reshaped(r, triangle, mask)
+            return r.op(node.op_type, *operands, like=y)
     return None
 
 
