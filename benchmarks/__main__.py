@@ -9,8 +9,9 @@
 Per model: the time of an export over the time of `jax.make_jaxpr` (each once, with cold caches), to an `onnx_ir.Model`,
 whose weights are still where they were ("export"), and to a `ModelProto`, into which they are copied ("proto"); by how
 much the peak memory grows while a file is written over the size of the weights, nodes, and the latency in ONNX Runtime
-over that of `jax.jit` (same threads, interleaved runs, medians). The error is the largest difference of any result from
-JAX's, over the largest number in that result. Of other exporters, "proto" is the time of their export.
+over that of `jax.jit` (same threads, interleaved runs, medians; before each run, what ran last comes to rest). The
+error is the largest difference of any result from JAX's, over the largest number in that result. Of other exporters,
+"proto" is the time of their export.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 THREADS = 2
+REST = 0.005
+"""Seconds before each timed run: the threads of what ran last still wait busily, on the cores that this one needs."""
 OTHERS = Path(__file__).with_name("others.py")
 
 
@@ -103,11 +106,13 @@ def latencies(name: str, paths: dict[str, str], runs: int) -> dict[str, dict[str
             "error": max(map(_error, got, want)) if exporter != "torch" else None,  # it has weights of its own
         }
     for _ in range(runs):
+        time.sleep(REST)
         start = time.perf_counter()
         jax.block_until_ready(compiled(*args))
         times["jit"].append(time.perf_counter() - start)
         for exporter, session in sessions.items():
             feeds = _feeds(session, args)
+            time.sleep(REST)
             start = time.perf_counter()
             session.run(None, feeds)
             times[exporter].append(time.perf_counter() - start)
