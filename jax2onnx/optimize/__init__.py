@@ -41,6 +41,7 @@ from jax2onnx.optimize import (
 )
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
+from jax2onnx.optimize.single import keep_single_axes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
 TIDY = [simplify.RULES, slices.RULES, fold.RULES, integers.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
@@ -94,6 +95,7 @@ def optimize(
     if write_out_composites():
         counts.update(_rewrite(model, TIDY))
     counts.update(Rewriter(model, [simplify.LAST, integers.LAST]).run())
+    counts["keep_single_axes"] = keep_single_axes(model)
     if counts[integers.remainder_by_division.__name__]:
         counts["share_equal_nodes"] += share_equal_nodes(model)
     return counts
