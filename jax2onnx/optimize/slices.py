@@ -165,7 +165,8 @@ def _repeats(value: ir.Value | None, x: ir.Value, axis: int, position: int) -> i
 # ------------------------------------------------------------------------------------- arithmetic on several slices
 
 
-PASSES = {*UNARY, *BINARY, "Gather", "Unsqueeze", "Concat"}
+ONE_TENSOR = ("Gather", "Slice", "Squeeze", "Unsqueeze")
+PASSES = {*UNARY, *BINARY, *ONE_TENSOR, "Concat"}
 """Operators that a slice (along an axis that they do not touch) can move past."""
 
 
@@ -284,14 +285,21 @@ def _axis_after(node: ir.Node, axis: int) -> int:
         rank = len(dims(node.outputs[0]))
         added = {a % rank for a in axes_of(node) or ()}
         return [i for i in range(rank) if i not in added][axis]
-    return axis
+    return axis - sum(a < axis for a in _removed(node)) if node.op_type == "Squeeze" else axis
+
+
+def _removed(squeeze: ir.Node) -> set[int]:
+    """The axes that a Squeeze removes."""
+    shape = dims(squeeze.inputs[0])  # type: ignore[arg-type]
+    axes = axes_of(squeeze)
+    return {i for i, d in enumerate(shape) if d == 1} if axes is None else {a % len(shape) for a in axes}
 
 
 def _before_slices(node: ir.Node) -> _Work | None:
     """What `node` works on if the slices among its operands are taken from its result instead; None if they cannot."""
     if node.op_type not in PASSES:
         return None
-    tensors = node.inputs[:1] if node.op_type in ("Gather", "Unsqueeze") else node.inputs
+    tensors = node.inputs[:1] if node.op_type in ONE_TENSOR else node.inputs
     cuts = [cut_of(v) for v in tensors]
     ranges = next((cut.ranges for cut in cuts if cut is not None), {})
     if len(ranges) != 1 or any(cut is not None and cut.ranges != ranges for cut in cuts):
@@ -311,8 +319,13 @@ def _passes(node: ir.Node, axis: int, cuts: list[Cut | None]) -> bool:
     match node.op_type:
         case "Gather":
             return bool(attribute(node, "axis", 0) % len(dims(node.inputs[0])) != axis)  # type: ignore[arg-type]
+        case "Slice":  # not past one along a later axis, which would move back
+            cut = cut_of(node.outputs[0])
+            return cut is not None and all(a < axis for a in cut.ranges)
         case "Unsqueeze":
             return axes_of(node) is not None
+        case "Squeeze":
+            return axis not in _removed(node)
         case "Concat":
             return all(cuts) and attribute(node, "axis") % len(dims(node.outputs[0])) != axis
         case "Div" | "Pow" if not _is_float(node):

@@ -32,6 +32,18 @@ def test_the_same_of_neighbours_is_computed_once() -> None:
     assert found["Exp"] == found["Div"] == found["Mul"] == 1 and found["Slice"] == 2
 
 
+def test_rows_may_be_slices() -> None:
+    def flux(u: Any) -> Any:
+        a, b = u[:1], u[1:2]
+        return jnp.concatenate([jnp.exp(a) * b, b / a + 1])
+
+    found = ops(check(lambda u: flux(u[:, 1:]) - flux(u[:, :-1]), X))
+    assert found["Exp"] == found["Div"] == found["Mul"] == 1 and found["Slice"] == 4
+    check(lambda u: flux(u[:, 1:, None])[..., 0, :] - flux(u[:, :-1, None])[..., 0, :], X)
+    check(lambda u: (u[:, 1:][:1] + 1, u[:, :-1][:1] + 1, u[:1][:, 2:] + 1, u[1:][:, 2:] * 2, u[1:, 1:] * 2), X)
+    check(lambda u: [jnp.squeeze(v[:1], 0) * 2 for v in (u[:, 1:], u[:, :-1], u[:, 5:])], X)
+
+
 def test_a_part_of_what_is_computed_anyway() -> None:
     found = ops(check(lambda u: (jnp.exp(u), jnp.exp(u[:, 2:4]) + 1), X))
     assert found["Exp"] == 1
