@@ -141,6 +141,11 @@ class _Fixed:
         """The first of the values that are equal to this one."""
         return self._same.get(variable, variable)
 
+    def with_the_same(self, eqn: Any) -> Any:
+        """The equation on the first of all values that are equal: those that a copy of it is given."""
+        invars = [v if isinstance(v, Literal) else self.the_same(v) for v in eqn.invars]
+        return eqn if all(a is b for a, b in zip(invars, eqn.invars, strict=True)) else eqn.replace(invars=invars)
+
     def can_be_made_anywhere(self, variable: Any) -> bool:
         """Whether a value depends on nothing at all."""
         return variable in self._source
@@ -366,7 +371,7 @@ def _calls(program: _Program, start: int, end: int, period: int) -> dict[int, tu
     )
     calls = {}
     for copy in copies:
-        eqns = program.eqns[copy.start : copy.start + period]
+        eqns = [program.fixed.with_the_same(eqn) for eqn in program.eqns[copy.start : copy.start + period]]
         outvars = [eqns[k].outvars[o] for k, o in sorted(results)]
         call = compat.repeated_call(repeated_p, body, eqns, [copy.outside[v] for v in (*small, *made, *given)], outvars)
         calls[copy.start] = copy.start + period, call

@@ -14,6 +14,7 @@ from jax import numpy as jnp
 import jax2onnx
 from jax2onnx.decompose import repeats
 from jax2onnx.decompose.repeats import repeated_p, share_repeats
+from jax2onnx.lower import repeats as copying
 from tests.helpers import check, check_run, quick
 
 LAYERS, WIDTH = 12, 6
@@ -169,6 +170,13 @@ def with_indices(x):
     return x
 
 
+def with_the_same_computed_again(x):
+    w, b = map(jnp.asarray, weights()[0])
+    for _ in range(LAYERS):
+        x = layer(x, w * 2, jnp.exp(b))
+    return x
+
+
 PROGRAMS: list[Callable[..., Any]] = [
     plain,
     under_jit,
@@ -189,6 +197,7 @@ PROGRAMS: list[Callable[..., Any]] = [
     with_random_numbers,
     with_positions,
     with_indices,
+    with_the_same_computed_again,
 ]
 
 
@@ -206,6 +215,13 @@ def test_programs(program, monkeypatch):
     monkeypatch.setattr(repeats, "MIN_EQUATIONS", 10**9)
     alone = jax2onnx.to_onnx(program, [x])
     assert nodes(shared) == nodes(alone)
+
+
+@pytest.mark.parametrize("program", quick([with_the_same_computed_again], PROGRAMS), ids=lambda p: p.__name__)
+def test_nodes_that_cannot_be_copied(program, monkeypatch):
+    monkeypatch.setattr(copying, "_template", lambda *_: None)
+    x = np.random.default_rng(1).normal(size=(4, WIDTH)).astype(np.float32)
+    check(program, x, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(
