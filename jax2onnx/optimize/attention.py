@@ -60,6 +60,25 @@ def _unless_empty(r: Rewriter, operands: list[ir.Value], result: ir.Value, attri
     return r.op("If", is_full, like=result, **{branch.name: branch.value for branch in branches})  # type: ignore[arg-type]
 
 
+@RULES.rewrites("Greater", given=first("Size"))
+def ask_an_input_whether_it_is_empty(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Is a value empty? An input with the same symbolic sizes is at the same time, and needs to be asked only once."""
+    size, graph = producer(node.inputs[0], "Size"), r.model.graph
+    x = size.inputs[0] if size is not None else None
+    if x is None or node.graph is not graph or scalar(node.inputs[1]) != 0:
+        return None
+    sizes = _symbolic(x)
+    found = next((v for v in graph.inputs if _symbolic(v) == sizes and 0 not in dims(v)), None)
+    if found is None or x in graph.inputs or 0 in dims(x):
+        return None
+    asked = r.op("Size", found, shape=[], dtype=ir.DataType.INT64)
+    return r.op("Greater", asked, node.inputs[1], like=node.outputs[0])
+
+
+def _symbolic(value: ir.Value) -> set[str]:
+    return {d for d in dims(value) if isinstance(d, str)}
+
+
 def _only_used_here(value: ir.Value | None, op_type: str) -> ir.Node | None:
     node = producer(value, op_type)
     return node if node is not None and value is not None and only_user(value) is not None else None

@@ -73,6 +73,25 @@ def test_transformers(name):
     assert count_nodes(model) <= 1.15 * count_nodes(jax2onnx.to_onnx(fn, static))
 
 
+def test_encoders():
+    """Without a mask, attention is one node, which is asked for only if there is anything to attend to."""
+    norms = [nnx.LayerNorm(64, rngs=nnx.Rngs(i)) for i in range(3)]
+    layers = [
+        nnx.MultiHeadAttention(num_heads=4, in_features=64, decode=False, rngs=nnx.Rngs(i)) for i in range(len(norms))
+    ]
+
+    def f(x):
+        for norm, layer in zip(norms, layers, strict=True):
+            x = x + layer(norm(x))
+            x = x + nnx.gelu(x)
+        return x
+
+    model = check_at_sizes(f, ("B", "T", 64), empty="B T", **CLOSE)
+    found = [node.op_type for node in model.graph.node]
+    assert found.count("If") == 3 and found.count("Size") == found.count("Greater") == 1
+    check_at_sizes(lambda x, y: f(x) + f(y).sum((0, 1)), ("B", "T", 64), ("C", "T", 64), empty="B", **CLOSE)
+
+
 def test_squeeze_and_excite():
     down, up = floats(8, 2), floats(2, 8)
 
