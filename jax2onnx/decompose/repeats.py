@@ -168,9 +168,8 @@ class _Fixed:
 
 
 def _has_static_results(eqn: Any) -> bool:
-    """Whether it does not depend on the size of a symbolic dimension."""
-    dims = (dim for v in eqn.outvars for dim in getattr(v.aval, "shape", ()))
-    return eqn.primitive not in compat.DIMENSION_PRIMITIVES and all(isinstance(dim, int) for dim in dims)
+    """Whether no result has a symbolic dimension."""
+    return all(isinstance(dim, int) for v in eqn.outvars for dim in getattr(v.aval, "shape", ()))
 
 
 def _is_marked(eqn: Any) -> bool:

@@ -177,6 +177,12 @@ def with_the_same_computed_again(x):
     return x
 
 
+def with_means_over_the_batch(x):
+    for w, b in weights():
+        x = layer(x - x.mean(0), w, b)
+    return x
+
+
 PROGRAMS: list[Callable[..., Any]] = [
     plain,
     under_jit,
@@ -198,6 +204,7 @@ PROGRAMS: list[Callable[..., Any]] = [
     with_positions,
     with_indices,
     with_the_same_computed_again,
+    with_means_over_the_batch,
 ]
 
 
@@ -225,7 +232,11 @@ def test_nodes_that_cannot_be_copied(program, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "program", quick([plain], [plain, with_long_skips, with_weights_computed]), ids=lambda p: p.__name__
+    "program",
+    quick(
+        [plain, with_means_over_the_batch], [plain, with_long_skips, with_weights_computed, with_means_over_the_batch]
+    ),
+    ids=lambda p: p.__name__,
 )
 def test_symbolic_sizes(program, monkeypatch):
     rng = np.random.default_rng(1)
