@@ -7,7 +7,11 @@ from typing import Any
 import onnx_ir as ir
 
 from jax2onnx.graphs import all_nodes, bodies, roots
+from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import detach_bodies
+
+SMALL_BYTES = 1024
+"""Constants up to this size are compared by content."""
 
 
 def share_equal_nodes(model: ir.Model) -> int:
@@ -15,6 +19,7 @@ def share_equal_nodes(model: ir.Model) -> int:
 
     A body sees the nodes of the graphs around it; what two bodies have in common stays in both.
     """
+    _share_equal_constants(model.graph)
     count = 0
 
     def visit(graph: ir.Graph, outer: dict[Any, ir.Node]) -> None:
@@ -42,6 +47,19 @@ def share_equal_nodes(model: ir.Model) -> int:
     return count
 
 
+def _share_equal_constants(graph: ir.Graph) -> None:
+    """Rules make constants as they need them. Those that have a name in the program stay, even if they are equal."""
+    seen: dict[Any, ir.Value] = {}
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or NAME in value.meta or tensor.nbytes > SMALL_BYTES or value.is_graph_input():
+            continue
+        first = seen.setdefault((tensor.dtype, tuple(tensor.shape), tensor.tobytes()), value)
+        if first is not value and not value.is_graph_output():
+            for use in value.uses():
+                use.node.replace_input_with(use.idx, first)
+
+
 def _first(node: ir.Node, seen: dict[Any, ir.Node]) -> ir.Node:
     """The first of the nodes seen that is equal to this one; attributes, which take longest, are looked at last."""
     key = node.domain, node.op_type, len(node.outputs), tuple(map(id, node.inputs))
@@ -60,7 +78,7 @@ def frozen_attributes(node: ir.Node) -> tuple[Any, ...]:
 def _frozen(attribute: ir.Attr) -> Any:
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.value  # `as_tensor` looks at all its methods first
-        return f"{tensor.dtype}{tensor.shape}", tensor.tobytes() if tensor.nbytes <= 1024 else id(tensor)
+        return f"{tensor.dtype}{tensor.shape}", tensor.tobytes() if tensor.nbytes <= SMALL_BYTES else id(tensor)
     return str(attribute.value)
 
 
