@@ -30,11 +30,50 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes its messages for termin
 
 
 def is_about_dimensions(error: TypeError | ValueError, *, some_are_symbolic: bool) -> bool:
-    """Whether a symbolic dimension was used as an int, as in `range(x.shape[0])`, or may be larger than a table."""
+    """Whether a symbolic dimension was used as an int, as in `range(x.shape[0])`, or may be larger than a table, or
+    whether shapes do not fit only because of one."""
     text = str(error)  # JAX's class is not public, and Python says no more
     if "_DimExpr" in text:
         return True
-    return some_are_symbolic and (text.startswith(_SLICE_OF_NUMPY_ARRAY) or _CUT_OFF.search(text) is not None)
+    if not some_are_symbolic:
+        return False
+    return text.startswith(_SLICE_OF_NUMPY_ARRAY) or _CUT_OFF.search(text) is not None or bool(_different_sizes(text))
+
+
+def _different_sizes(text: str) -> tuple[str, str] | None:
+    """The first two sizes in an error about two shapes that differ, if one of them is symbolic."""
+    shapes = [shape for shape in map(_entries, _in_parentheses(text)) if shape]
+    for a, b in itertools.pairwise(shapes):
+        different = [pair for pair in zip(a, b, strict=False) if pair[0] != pair[1] and "1" not in pair]
+        if len(a) == len(b) and different and all(any(map(str.isalpha, x + y)) for x, y in different):
+            return different[0]
+    return None
+
+
+def _in_parentheses(text: str) -> list[str]:
+    """What stands between outermost parentheses."""
+    found, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        if character == "(":
+            start = i + 1 if depth == 0 else start
+            depth += 1
+        elif character == ")" and depth:
+            depth -= 1
+            if depth == 0:
+                found.append(text[start:i])
+    return found
+
+
+def _entries(shape: str) -> list[str]:
+    """What stands between the commas that are not inside parentheses."""
+    entries, depth = [""], 0
+    for character in shape:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            entries.append("")
+        else:
+            entries[-1] += character
+    return [entry.strip() for entry in entries if entry.strip()]
 
 
 def explain(error: Exception, line: str) -> str:
@@ -64,6 +103,12 @@ def _advice(reason: str) -> str:
         constraint = f"{dimension} {'<=' if match[1] == 'min' else '>='} {number}"
         return (
             f'{match[0]} is {dimension} only if {constraint}: if that always holds, add constraints=["{constraint}"].'
+        )
+    if different := _different_sizes(reason):
+        return (
+            f"It takes {different[0]} and {different[1]} for different sizes. If they are the same for all inputs that "
+            'you have in mind, give both the same name, or write the size of the input as a multiple, such as "32*H" '
+            'if it is halved five times, or say what you know, as in constraints=["S == T"].'
         )
     if _CONSTANT.search(reason) or "_DimExpr" in reason:
         return (

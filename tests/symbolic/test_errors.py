@@ -247,3 +247,25 @@ def test_sizes_of_which_a_window_has_to_fit(name):
     assert f"{needed}, but N is 2" in message_of_sizes(call, floats(2, 2))
     model = jax2onnx.to_onnx(fn, ["f32[2,N]"], constraints=["N >= 3"])
     assert [p.value for p in model.metadata_props if p.key == sizes.CONSTRAINTS] == ['["N >= 3"]']
+
+
+def halved_and_doubled(x):
+    small = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "SAME")
+    return x + jnp.repeat(small, 2, 1)
+
+
+def test_sizes_that_jax_takes_to_be_different():
+    message = message_of(halved_and_doubled, "f32[B,H]")
+    assert f"test_errors.py:{halved_and_doubled.__code__.co_firstlineno + 2}:" in message
+    assert "for different sizes" in message and '"32*H"' in message
+    check_at_sizes(halved_and_doubled, "f32[B,2*H]", sizes=[{"B": b, "H": h} for b, h in ((2, 1), (1, 3), (3, 4))])
+    message = message_of(lambda x, y: x + y, "f32[B,S]", "f32[B,T]")
+    assert "takes S and T for different sizes" in message and 'constraints=["S == T"]' in message
+    same = [{"B": 2, "S": n, "T": n} for n in (1, 3, 4)]
+    check_at_sizes(lambda x, y: x + y, "f32[B,S]", "f32[B,T]", constraints=["S == T"], sizes=same)
+
+
+@pytest.mark.parametrize("shapes", [("f32[B,3]", "f32[B,4]"), ("f32[B,3,T]", "f32[B,4,S]"), ("f32[3]", "f32[4]")])
+def test_sizes_that_are_different(shapes):
+    with pytest.raises(TypeError, match="incompatible shapes"):  # no constraint would help
+        jax2onnx.to_onnx(lambda x, y: x + y, list(shapes))
