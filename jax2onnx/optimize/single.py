@@ -121,7 +121,8 @@ def _keep_axis(node: ir.Node, group: dict[ir.Node, None], constant: _Constants) 
         again = ir.Value(shape=ir.Shape([]), type=number.type)
         name = rename_operator(node.name, node.op_type, "Reshape")
         operands = [number, constant(np.asarray([], np.int64))]
-        graph.insert_after(node, ir.Node("", "Reshape", operands, outputs=[again], name=name))
+        notes = dict(node.metadata_props)
+        graph.insert_after(node, ir.Node("", "Reshape", operands, outputs=[again], name=name, metadata_props=notes))
         _use_instead(needed, again)
 
 

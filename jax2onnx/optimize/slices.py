@@ -203,7 +203,9 @@ def _share(graph: ir.Graph, constant: Callable[[Sequence[int]], ir.Value]) -> in
         new = ir.Value(shape=old.shape, type=old.type)
         bounds = _bounds({_axis_after(node, work.axis): work.span}, constant)
         name = rename_operator(node.name, node.op_type, "Slice")
-        graph.insert_before(node, ir.Node("", "Slice", [whole, *bounds], outputs=[new], name=name))
+        notes = dict(node.metadata_props)
+        cut = ir.Node("", "Slice", [whole, *bounds], outputs=[new], name=name, metadata_props=notes)
+        graph.insert_before(node, cut)
         _use_instead(old, new)
         for user in new.consumers():  # it has an operand now that is a slice
             if user.graph is graph and (later := _before_slices(user)) is not None:
