@@ -6,7 +6,7 @@
                                                    beside them, what other exporters make of the same architectures:
                                                    each in the Python of a virtual environment that has it
 
-Per model: the time of an export over the time of `jax.make_jaxpr` (each once, with cold caches), to an `onnx_ir.Model`,
+Per model: the time of an export over that of `jax.make_jaxpr` (with cold caches, best of three), to an `onnx_ir.Model`,
 whose weights are still where they were ("export"), and to a `ModelProto`, into which they are copied ("proto"); by how
 much the peak memory grows while a file is written over the size of the weights, nodes, and the latency in ONNX Runtime
 over that of `jax.jit` (same threads, interleaved runs, medians; before each run, what ran last comes to rest). The
@@ -30,6 +30,10 @@ from pathlib import Path
 from typing import Any
 
 THREADS = 2
+ROUNDS = 3
+"""Traces and exports of a model, of which the quickest count."""
+SECONDS = 3
+"""For so long, at least, a model and `jax.jit` take turns."""
 REST = 0.005
 """Seconds before each timed run: the threads of what ran last still wait busily, on the cores that this one needs."""
 OTHERS = Path(__file__).with_name("others.py")
@@ -48,29 +52,25 @@ def export(name: str, path: str) -> dict[str, Any]:
     wide = any(a.dtype == np.float64 for a in args)
     jax.config.update("jax_enable_x64", wide)
     to_onnx(lambda x: x + 1, [(2,)])  # load the libraries
-    gc.collect()  # which is not to be paid for by what is measured next
-    start = time.perf_counter()
-    jaxpr = jax.make_jaxpr(lambda *a: fn(*a))(*args)
-    trace = time.perf_counter() - start
-    weights = sum(c.nbytes for c in jaxpr.consts)
-    del jaxpr
-    seconds = {}
-    for mode in ("ir", "proto"):
-        jax.clear_caches()
-        gc.collect()
-        start = time.perf_counter()
-        model = to_onnx(fn, args, enable_double_precision=wide, return_mode=mode)
-        seconds[mode] = time.perf_counter() - start
-        del model
+    steps = {
+        "trace": lambda: jax.make_jaxpr(lambda *a: fn(*a))(*args),
+        "export": lambda: to_onnx(fn, args, enable_double_precision=wide, return_mode="ir"),
+        "proto": lambda: to_onnx(fn, args, enable_double_precision=wide, return_mode="proto"),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(ROUNDS):
+        for step, run in steps.items():
+            jax.clear_caches()
+            gc.collect()  # which is not to be paid for by what is measured next
+            start = time.perf_counter()
+            result = run()
+            seconds[step].append(time.perf_counter() - start)
+            if step == "trace":
+                weights = sum(c.nbytes for c in result.consts)
+            del result
     with PeakMemory() as memory:
         to_onnx(fn, args, enable_double_precision=wide, return_mode="file", output_path=path)
-    return {
-        "trace": trace,
-        "export": seconds["ir"],
-        "proto": seconds["proto"],
-        "memory": memory.growth,
-        "weights": weights,
-    }
+    return {**{step: min(times) for step, times in seconds.items()}, "memory": memory.growth, "weights": weights}
 
 
 def latencies(name: str, paths: dict[str, str], runs: int) -> dict[str, dict[str, Any]]:
@@ -105,7 +105,8 @@ def latencies(name: str, paths: dict[str, str], runs: int) -> dict[str, dict[str
             "transposes": sum(n.op_type == "Transpose" for n in nodes),
             "error": max(map(_error, got, want)) if exporter != "torch" else None,  # it has weights of its own
         }
-    for _ in range(runs):
+    end = time.perf_counter() + SECONDS
+    while len(times["jit"]) < runs or time.perf_counter() < end:
         time.sleep(REST)
         start = time.perf_counter()
         jax.block_until_ready(compiled(*args))
@@ -208,7 +209,7 @@ def main() -> None:
     """Measure each model and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", help="names of models (default: all)")
-    parser.add_argument("--runs", type=int, default=15, help="runs per latency")
+    parser.add_argument("--runs", type=int, default=15, help="runs per latency, at least")
     parser.add_argument("--jax2onnx", metavar="PYTHON", help="a Python that has another jax2onnx")
     parser.add_argument("--torch", metavar="PYTHON", help="a Python that has torch and onnxscript")
     parser.add_argument("--export", nargs=2, help=argparse.SUPPRESS)
