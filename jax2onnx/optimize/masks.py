@@ -29,8 +29,6 @@ SWAPPED = {"GreaterOrEqual": "LessOrEqual", "Greater": "Less", "LessOrEqual": "G
 SMALL = 16
 """Known masks of up to so many elements are stored. A larger triangle is made, as where the size is not known: then the
 graph says what it is, `where` with zeros is one Trilu, and ONNX Runtime makes it once, when it loads the model."""
-SHAPE_OF_SOME_AXES = 15
-"""The opset from which on Shape can leave out axes."""
 WIDE = (ir.DataType.INT32, ir.DataType.INT64)
 TRIANGULAR = (*WIDE, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Types that ONNX Runtime has a kernel of Trilu for."""
@@ -102,7 +100,7 @@ def triangle_of_the_size_of_scores(r: Rewriter, node: ir.Node) -> ir.Value | Non
     triangle = producer(mask, "Trilu")
     ones = producer(triangle.inputs[0], "Expand") if triangle is not None else None
     size = producer(ones.inputs[1], "Concat") if ones is not None else None
-    if triangle is None or ones is None or size is None or mask is None or x is None or r.opset < SHAPE_OF_SOME_AXES:
+    if triangle is None or ones is None or size is None or mask is None or x is None:
         return None
     if any(only_user(n.outputs[0]) is None for n in (triangle, ones, size)) or dims(x)[-2:] != dims(mask):
         return None

@@ -48,14 +48,46 @@ def recognise_mean(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, axes = summed.inputs[0], axes_of(summed)
     if x is None or axes is None or x.dtype is None or not x.dtype.is_floating_point():
         return None
-    if not _is_divided_by(node, tuple(dims(x)[a] for a in axes)):
-        return None
+    sizes = tuple(dims(x)[a] for a in axes)
+    if not _is_divided_by(node, sizes):
+        return _divided_by_sizes(r, node, x, axes, sizes)
     keepdims = attribute(summed, "keepdims", 1)
     if dims(node.outputs[0]) != dims(summed.outputs[0]):
         return None
     if r.opset >= 18:
         return r.op("ReduceMean", x, r.const(axes, np.int64), like=node.outputs[0], keepdims=keepdims)
     return r.op("ReduceMean", x, like=node.outputs[0], axes=axes, keepdims=keepdims)
+
+
+def _divided_by_sizes(
+    r: Rewriter, node: ir.Node, x: ir.Value, axes: tuple[int, ...], sizes: tuple[int | str, ...]
+) -> ir.Value | None:
+    """The number of terms from the sizes of what is summed, where it is computed from other sizes in many steps.
+
+    If there are no terms, the mean is NaN: ReduceMean would not do.
+    """
+    total, y = node.inputs[0], node.outputs[0]
+    is_computed = any(isinstance(s, str) and not s.isidentifier() for s in sizes)
+    if node.op_type != "Div" or total is None or not dims(total) or not is_computed:
+        return None
+    if not is_number_of_elements(node.inputs[1], sizes) or _is_read(node.inputs[1]):
+        return None
+    unit = r.const([math.prod(s for s in sizes if isinstance(s, int))], np.int64)
+    count = None if constant(unit) == 1 else unit
+    for axis, size in zip(axes, sizes, strict=True):
+        if isinstance(size, str):
+            axis %= len(dims(x))
+            read = r.op("Shape", x, like=unit, start=axis, end=axis + 1)
+            count = read if count is None else r.op("Mul", count, read, like=unit)
+    return r.op("Div", total, r.op("Cast", count, like=total, shape=[1], to=total.dtype), like=y)
+
+
+def _is_read(count: ir.Value | None) -> bool:
+    """Is it a product of sizes as they are?"""
+    node = producer(count, "Cast", "Mul", "Shape")
+    if node is None or node.op_type == "Shape":
+        return node is not None or scalar(count) is not None
+    return all(_is_read(v) for v in node.inputs)
 
 
 def _is_divided_by(node: ir.Node, sizes: tuple[int | str, ...]) -> bool:

@@ -94,6 +94,19 @@ def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, x, y) if moved == sorted(moved) else None
 
 
+@rewrites("Shape", given=first("Transpose"))
+def shape_before_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Neighbouring sizes that the Transpose leaves next to each other."""
+    turned = producer(node.inputs[0], "Transpose")
+    if turned is None or turned.inputs[0] is None:
+        return None
+    perm = list(attribute(turned, "perm"))
+    axes = perm[attribute(node, "start", 0) : attribute(node, "end")]
+    if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
+        return None
+    return r.op("Shape", turned.inputs[0], like=node.outputs[0], start=axes[0], end=axes[-1] + 1)
+
+
 @rewrites(*RESHAPES)
 def merge_reshapes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A reshape to the same shape goes; two in a row are one."""

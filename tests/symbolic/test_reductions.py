@@ -57,6 +57,22 @@ def test_means_of_a_number_of_elements_that_is_no_product():
     check_at_sizes(lambda x: (x[1:].mean(), jnp.std(x[1:, 1:])), "f32[T,T]", sizes=[{"T": n} for n in (2, 5)])
 
 
+def test_means_over_sizes_that_are_computed():
+    """The number of terms is read from what is summed, which spares the arithmetic that led to its size."""
+
+    def halved(x):
+        return lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
+
+    model = check_at_sizes(lambda x: halved(halved(x)).mean((1, 2)), "f32[B,H,W,3]", empty="B", atol=1e-6)
+    found = [node.op_type for node in model.graph.node]
+    assert found.count("Shape") == 2 and "Mod" not in found
+    check_at_sizes(
+        lambda x: (x[:, ::2].mean(1), x[:, 1:].mean((1, 2)), x[1:, ::3].mean((0, 1))), X, empty="", atol=1e-6
+    )
+    check_at_sizes(lambda x: jnp.swapaxes(x[:, ::2], 0, 2).mean((1, 2)), X, empty="", atol=1e-6)
+    check_at_sizes(lambda x: (x[:, ::2].mean(), x[::2, ::2].mean(keepdims=True)), X, empty="", atol=1e-6)
+
+
 def test_masked_means():
     def f(x, lengths):
         mask = jnp.arange(x.shape[1])[None] < lengths[:, None]
