@@ -84,7 +84,7 @@ def dtype(request):
         yield request.param
 
 
-@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("name", quick(list(UNARY)[1::2], UNARY))
 def test_finite(name, dtype):
     compare(UNARY[name], pairs(FINITE, dtype))
     compare(UNARY[name], spread_out(dtype))
