@@ -84,7 +84,7 @@ def switched_off() -> Iterator[None]:
 def optimize(
     model: ir.Model, write_out_composites: Callable[[], int] = int, normalization_mode: str = "auto"
 ) -> Counter[str]:
-    """Make `model` small and fast; what was done, and how often.
+    """Make `model` small and fast (`remove_unused` comes after it); what was done, and how often.
 
     `write_out_composites` replaces the nodes that were only there to be recognised as parts of a formula.
     """
