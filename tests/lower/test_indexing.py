@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from tests.helpers import check, quick
+from tests.helpers import check, check_run, quick
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(8, 5, 3)).astype(np.float32)
@@ -118,6 +118,12 @@ def test_many_repeated_indices(name: str) -> None:
     check(fn, np.ones(4, np.float32), index, updates, rtol=0, atol=0)
     wide = np.broadcast_to(updates[: count // 64, None], (count // 64, 64))
     check(fn, np.ones((4, 64), np.float32), index[: count // 64], wide, rtol=0, atol=0)
+    rows, columns = wide.copy(), np.asarray(index[: count // 64])
+    rows[5, 7], columns[6:9] = np.nan, [-1, -9, 4]  # written, the last row, and two that are dropped
+    model = check(fn, np.ones((4, 64), np.float32), columns, rows, dims=[("n", 64), ("m",), ("m", 64)], rtol=0, atol=0)
+    assert "Loop" in operators(model) and "ScatterElements" not in operators(model)
+    for few in (0, 1, 1562, 1563):
+        check_run(model, fn, np.ones((9, 64), np.float32), columns[:few], rows[:few], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["set", "add", "multiply", "max", "min"])
