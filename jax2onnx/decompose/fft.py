@@ -1,6 +1,7 @@
 """Discrete Fourier transforms as matrix products.
 
-A short transform is a product with the matrix of its roots of unity. A longer one of length n1 * n2 is n2 transforms of
+A short transform is a product with the matrix of its roots of unity, in which only what is not known to be real, or the
+conjugate of another number, has a row and a column of its own. A longer one of length n1 * n2 is n2 transforms of
 length n1, a rotation of each element, and n1 transforms of length n2 (Cooley and Tukey). One of a long prime length is
 a convolution, by transforms of a length that is a power of two (Bluestein). One whose length is only known when the
 model runs is a product with a matrix that is made then: n * n cosines and sines.
@@ -23,8 +24,11 @@ from jax.lax import FftType
 from jax2onnx.decompose.complex.pairs import Complex, on_complex, partwise
 from jax2onnx.decompose.complex.structural import mul
 
-LONGEST_PRODUCT = 128
-"""Up to this length one product is fastest (and its matrix takes 128 kB in float32)."""
+LARGEST_MATRIX = 260 * 260
+"""Up to so many elements one product is fastest (and its matrix takes 256 kB in float32).
+
+That is a length of 128 for complex numbers, of 256 if there are real numbers on one side.
+"""
 
 
 @on_complex(P.fft_p)
@@ -44,15 +48,25 @@ def fft(x: Any, *, fft_type: FftType, fft_lengths: tuple) -> Any:
         x = _dft(x, last, axes[last], forward, axes[last] // 2 + 1)
     for axis, n in (axes if fft_type in (FftType.FFT, FftType.IFFT) else others).items():
         x = _dft(x, axis, n, forward, n)
-    if fft_type == FftType.IRFFT:
-        x = _dft(_whole_spectrum(x, last, axes[last]), last, axes[last], forward, axes[last]).re
-    return x
+    return _real_signal(x, last, axes[last]) if fft_type == FftType.IRFFT else x
 
 
-def _whole_spectrum(z: Complex, axis: int, n: Any) -> Complex:
-    """The `n` coefficients of a real signal from the first half of them: the others are their conjugates, reversed."""
-    mirrored = partwise(lambda x: lax.rev(lax.slice_in_dim(x, 1, n - n // 2, axis=axis), [axis]), z)
-    return Complex(lax.concatenate([z.re, mirrored.re], axis), lax.concatenate([z.im, -mirrored.im], axis))
+def _real_signal(z: Complex, axis: int, n: Any) -> Any:
+    """The real signal of length `n` of which this is the first half of the spectrum.
+
+    The other half are the conjugates of those in between the first and, if n is even, the last. These two are real:
+    whatever their imaginary parts are is not looked at.
+    """
+    between = partwise(lambda x: lax.slice_in_dim(x, 1, n - n // 2, axis=axis), z)
+    if isinstance(n, int) and n * n <= LARGEST_MATRIX:
+        roots = _roots(1, np.arange(n // 2 + 1)[:, None] * np.arange(n), n) / n
+        roots[1 : n - n // 2] *= 2
+        return _times(lax.concatenate([z.re, between.im], axis), axis, [[roots.real], [-roots.imag[1 : n - n // 2]]])
+    mirrored = partwise(lambda x: lax.rev(x, [axis]), between)
+    at = lax.broadcasted_iota(np.int32, z.im.shape, axis)
+    is_real = (at == 0) | (2 * at == (n if isinstance(n, int) else jnp.asarray(n, np.int32)))
+    im = lax.concatenate([lax.select(is_real, jnp.zeros_like(z.im), z.im), -mirrored.im], axis)
+    return _dft(Complex(lax.concatenate([z.re, mirrored.re], axis), im), axis, n, False, n).re
 
 
 def _dft(x: Any, axis: int, n: Any, forward: bool, keep: Any) -> Complex:
@@ -65,7 +79,8 @@ def _sums(x: Any, axis: int, n: Any, sign: int, scale: Any, keep: Any) -> Comple
     """sum_j(x[j] * exp(sign * 2j * pi * j * k / n)) * scale for k < keep."""
     if not isinstance(n, int):
         return _product(x, axis, *_matrix(n, keep, sign, scale, _dtype(x)))
-    if n <= LONGEST_PRODUCT:
+    parts = 2 if isinstance(x, Complex) else 1
+    if n * parts * keep * 2 <= LARGEST_MATRIX:
         matrix = scale * _roots(sign, np.arange(n)[:, None] * np.arange(keep), n)
         return _product(x, axis, matrix.real, matrix.imag)
     n1 = max(d for d in range(1, math.isqrt(n) + 1) if n % d == 0)
@@ -125,15 +140,20 @@ def _rotate(x: Any, axis: int, factors: np.ndarray) -> Complex:
 
 def _product(x: Any, axis: int, re: Any, im: Any) -> Complex:
     """Replace `axis` by its product with a complex matrix: one product of reals for both parts."""
-    known = np if isinstance(re, np.ndarray) else jnp
     if isinstance(x, Complex):
-        stacked, blocks = lax.concatenate([x.re, x.im], axis), known.block([[re, im], [-im, re]])
+        result = _times(lax.concatenate([x.re, x.im], axis), axis, [[re, im], [-im, re]])
     else:
-        stacked, blocks = x, known.block([re, im])
-    result = lax.dot_general(stacked, blocks.astype(stacked.dtype), (([axis], [0]), ([], [])))
-    last, n = result.ndim - 1, re.shape[1]
-    result = lax.transpose(result, [*range(axis), last, *range(axis, last)])
+        result = _times(x, axis, [[re, im]])
+    n = re.shape[1]
     return Complex(lax.slice_in_dim(result, 0, n, axis=axis), lax.slice_in_dim(result, n, 2 * n, axis=axis))
+
+
+def _times(x: Any, axis: int, blocks: list[list[Any]]) -> Any:
+    """Replace `axis` by its product with a matrix of these blocks."""
+    known = np if isinstance(blocks[0][0], np.ndarray) else jnp
+    result = lax.dot_general(x, known.block(blocks).astype(x.dtype), (([axis], [0]), ([], [])))
+    last = result.ndim - 1
+    return lax.transpose(result, [*range(axis), last, *range(axis, last)])
 
 
 def _dtype(x: Any) -> Any:
