@@ -197,10 +197,11 @@ def test_arrays_that_are_spread_over_devices(tmp_path: Path) -> None:
 def test_a_model_of_six_gigabytes_needs_less_than_two(tmp_path: Path) -> None:
     """A language model whose weights are made when they are asked for, each once; the files have what was made."""
     script = """
-        import json, math, resource, sys, zlib
+        import json, math, sys, zlib
         import jax, numpy as np
         from jax import numpy as jnp
         from jax2onnx import to_onnx
+        from tests.test_emit import peak_memory
 
         D, LAYERS, WORDS = 2560, 18, 32000
         shapes = {"up": (D, 4 * D), "down": (4 * D, D), "qkv": (D, 3 * D), "out": (D, D), "scale": (D,)}
@@ -231,7 +232,7 @@ def test_a_model_of_six_gigabytes_needs_less_than_two(tmp_path: Path) -> None:
             model, ["i32[B,T]"], weights=specs, load_weight=make, return_mode="file", output_path=sys.argv[1],
             max_shard_size=2_000_000_000, progress=progress,
         )
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = peak_memory()
         print(json.dumps({"peak": peak, "bytes": largest, "read": len(read), "names": len(set(read))}))
     """
     found = json.loads(run(script, tmp_path / "m.onnx", JAX_PLATFORMS="cpu"))
