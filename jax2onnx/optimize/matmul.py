@@ -57,6 +57,21 @@ def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Transpose", turned, like=y, perm=outer)
 
 
+@rewrites("Transpose", given=first("MatMul"))
+def product_from_the_left(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(A' B)' = B' A for a known matrix B: no Transpose instead of two."""
+    product = node.inputs[0]
+    matmul = producer(product, "MatMul")
+    if matmul is None or product is None or only_user(product) != node or not _swaps_last_two(node):
+        return None
+    a, b = matmul.inputs
+    left, matrix = producer(a, "Transpose"), constant(b)
+    if left is None or matrix is None or matrix.ndim != 2 or not _swaps_last_two(left):
+        return None
+    turned = r.moved(np.ascontiguousarray(matrix.T), b)
+    return r.op("MatMul", turned, left.inputs[0], like=node.outputs[0])
+
+
 @rewrites("Reshape", given=first("MatMul"))
 def keep_rows_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """reshape(reshape(x) @ w) where the reshapes only merge and split the rows: x @ w.
