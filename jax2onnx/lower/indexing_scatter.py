@@ -139,6 +139,11 @@ def write(
         replaced = None
         if not w.moving and not w.cut:
             replaced = _combined(g, x, whole, combine)
+        elif combine == SET and isinstance(start, np.ndarray) and (filling := _filling(w, x)) is not None:
+            at = dict(zip(w.moving, start.reshape(-1), strict=True))
+            before = [int(at.get(a, 0)) for a in range(x.rank)]
+            behind = [d - s - b for d, s, b in zip(x.shape, w.sizes, before, strict=True)]
+            replaced = g.Pad(whole, np.asarray([*before, *behind], np.int64), filling, out=(x.shape, x.dtype))
         elif _is_long(w, last) or _joins(w, x, start, last):
             replaced = _replace(g, w, x, start, whole, combine)
         if replaced is not None or (valid is not None and is_static(x.shape) and product(x.shape) <= SMALL_OPERAND):
@@ -165,6 +170,17 @@ def _joins(w: Windows, x: Val, start: Ints, last: int) -> bool:
     source = x.value.producer()
     is_free = x.value.const_value is not None or (source is not None and source.op_type in ("Concat", "Expand"))
     return is_free or product(w.sizes[: last + 1]) > FEW_ROWS
+
+
+def _filling(w: Windows, x: Val) -> np.ndarray | None:
+    """The number that all of `x` is, if the window is cut along several axes. (Along one, a Concat shows more.)"""
+    if len({*w.moving, *w.cut}) < 2 or not is_static((*x.shape, *w.sizes)):
+        return None
+    source = x.value.producer()
+    number = source.inputs[0] if source is not None and source.op_type == "Expand" else None
+    if number is None or number.const_value is None or number.const_value.size != 1:
+        return None
+    return number.const_value.numpy().reshape(())
 
 
 def _replace(g: Builder, w: Windows, x: Val, start: Ints, update: Val, combine: str) -> Val:
