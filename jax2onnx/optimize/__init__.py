@@ -29,6 +29,7 @@ from jax2onnx.optimize import (
     layout,
     masks,
     matmul,
+    narrow,
     normalization,
     piecewise,
     pixels,
@@ -68,6 +69,9 @@ NORMALIZE = {
 MAX_ROUNDS = 4
 """One rule's result may be what another looks for, further away than the rewriter revisits."""
 
+MAX_NARROWINGS = 16
+"""What is used twice stops one, until both users want the same part of it and have become one."""
+
 _IS_ON = contextvars.ContextVar("optimize", default=True)
 
 
@@ -94,6 +98,11 @@ def optimize(
     counts = _to_rest(model, normalization_mode)
     if write_out_composites():
         counts.update(_rewrite(model, TIDY))
+    for _ in range(MAX_NARROWINGS):
+        narrowed = Rewriter(model, [narrow.RULES]).run()
+        if not narrowed.total():
+            break
+        counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
     counts.update(Rewriter(model, [simplify.LAST, integers.LAST]).run())
     counts["keep_single_axes"] = keep_single_axes(model)
     if counts[integers.remainder_by_division.__name__]:

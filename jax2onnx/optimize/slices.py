@@ -22,8 +22,10 @@ from jax2onnx.optimize.engine import (
     dims,
     first,
     integers,
+    only_user,
     producer,
     rename_operator,
+    splat,
 )
 from jax2onnx.optimize.shared import frozen_attributes
 from jax2onnx.optimize.units import BINARY, UNARY
@@ -111,10 +113,38 @@ def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
         first += size
     if not parts or len(parts) > MAX_PARTS:
         return None
-    if len(parts) > 1 and any(ranges and part.const_value is None for part, ranges in parts):
+    cut_through = [part for part, ranges in parts if ranges and part.const_value is None and splat(part) is None]
+    if len(parts) > 1 and cut_through and (len(cut_through) > 1 or only_user(cut.x) != node):
         return None
     pieces = [_sliced(r, part, ranges, part) if ranges else part for part, ranges in parts]
     return pieces[0] if len(pieces) == 1 else r.op("Concat", *pieces, like=node.outputs[0], axis=axis)
+
+
+@rewrites("Slice", given=first("Pad"))
+def slice_of_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Pad less, and cut less, or nothing, of what is inside."""
+    cut = cut_of(node.outputs[0])
+    pad = producer(cut.x, "Pad") if cut is not None else None
+    pads = integers(pad.inputs[1]) if pad is not None else None
+    if cut is None or pad is None or pads is None or len(cut.ranges) > 1 or only_user(cut.x) != node:
+        return None
+    ((axis, (start, end)),) = cut.ranges.items()
+    x, rank = pad.inputs[0], len(dims(cut.x))
+    size = dims(x)[axis] if x is not None else None
+    if x is None or not isinstance(size, int) or attribute(pad, "mode", "constant") != "constant" or min(pads) < 0:
+        return None
+    if len(pad.inputs) > 3:
+        return None
+    before = pads[axis]
+    low, high = max(start - before, 0), min(end - before, size)
+    if low >= high:
+        return None
+    kept = _sliced(r, x, {axis: (low, high)}, x) if (low, high) != (0, size) else x
+    fewer = list(pads)
+    fewer[axis], fewer[axis + rank] = max(before - start, 0), max(end - before - size, 0)
+    if not any(fewer):
+        return kept
+    return r.op("Pad", kept, r.const(fewer, np.int64), *pad.inputs[2:], like=node.outputs[0])
 
 
 @rewrites("Slice", given=first("Expand"))
