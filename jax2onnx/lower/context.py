@@ -69,26 +69,39 @@ WORTH_A_NODE = 512
 class Val:
     """A value of the ONNX graph with its JAX type.
 
-    `home` is the builder of the graph that it belongs to; `const` is its content if that is known while exporting. If
-    it was made by an Expand, `small` is what was expanded.
+    `home` is the builder of the graph that it belongs to; `const` is its content if that is known while exporting, and
+    `name` what the program calls it. If it was made by an Expand, `small` is what was expanded.
+
+    Many constants are only there to compute others. One that is given without `value` is put into the graph when that
+    is asked for.
     """
 
-    __slots__ = ("const", "dtype", "home", "shape", "small", "value")
+    __slots__ = ("const", "dtype", "home", "name", "shape", "small", "value")
 
     def __init__(
         self,
-        value: ir.Value,
+        value: ir.Value | None,
         shape: tuple[Any, ...],
         dtype: np.dtype,
         home: Builder,
         const: np.ndarray | None = None,
+        name: str | None = None,
     ):
-        self.value = value
+        if value is not None:
+            self.value = value
+        self.name = name
         self.shape = shape
         self.dtype = dtype
         self.home = home
         self.const = const
         self.small: Val | None = None
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute != "value":
+            raise AttributeError(attribute)
+        assert self.const is not None
+        self.value = self.home.session.initializer(ir.Tensor(self.const), self.shape, self.dtype, self.name)
+        return self.value
 
     @property
     def rank(self) -> int:
@@ -271,7 +284,7 @@ class Builder:
         if shape == x.shape:
             return x
         if x.const is not None and x.const.size <= 64:
-            return self.const(x.const.reshape(shape), self.session.name_of(x))
+            return self.const(x.const.reshape(shape), x.name)
         operand: Any
         operand, allow_zero = reshape_operand(x.shape, shape)
         if operand is None and (units := unit_axes(x.shape, shape)) is not None:

@@ -50,7 +50,6 @@ class Session:
         self.provenance_level = provenance_level
         self.initializers: list[ir.Value] = []
         self._names = names or {}  # of arrays of the program, by `array_key`
-        self._names_of_constants: dict[ir.Value, str] = {}  # of those that have a name in the program
         self._taken: set[str] = set()
         self.functions: dict[Any, tuple[ir.Function, list[str]]] = {}  # with the dimensions they need
         self.optimize_part = optimize_part
@@ -97,7 +96,7 @@ class Session:
     def _lower_equation(self, g: Builder, eqn: Any, operands: list[Val]) -> Sequence[Val]:
         known = fold.evaluate(eqn, operands)
         if known is not None:
-            name = self.name_of(operands[0]) if len(operands) == 1 else None
+            name = operands[0].name if len(operands) == 1 else None
             grows = name is not None and known[0].size > math.prod(operands[0].shape)
             if not grows or eqn.primitive is not lax.broadcast_in_dim_p:  # the weight itself is expanded
                 return [g.known(k, None if grows else name) for k in known]
@@ -154,19 +153,14 @@ class Session:
             result = root.transpose(root.const(content.transpose(perm)), np.argsort(perm).tolist())
             result.const = content
             return result
-        value = ir.Value(
-            name=self._unique(name or f"const_{len(self.initializers)}"),
-            shape=onnx_shape(content.shape),
-            type=tensor_type(content.dtype),
-            const_value=ir.Tensor(content),
-        )
-        self.initializers.append(value)
-        if name:
-            self._names_of_constants[value] = value.meta[NAME] = name
-        return Val(value, content.shape, content.dtype, root, content)
+        return Val(None, content.shape, content.dtype, root, content, name)
 
     def weight(self, root: Builder, tensor: ir.TensorProtocol, shape: tuple, dtype: np.dtype, name: str | None) -> Val:
         """A new initializer that is read when the model is written."""
+        return Val(self.initializer(tensor, shape, dtype, name), shape, dtype, root)
+
+    def initializer(self, tensor: ir.TensorProtocol, shape: tuple, dtype: np.dtype, name: str | None) -> ir.Value:
+        """A new initializer of the main graph."""
         value = ir.Value(
             name=self._unique(name or f"const_{len(self.initializers)}"),
             shape=onnx_shape(shape),
@@ -176,11 +170,7 @@ class Session:
         if name:
             value.meta[NAME] = name
         self.initializers.append(value)
-        return Val(value, shape, dtype, root)
-
-    def name_of(self, constant: Val) -> str | None:
-        """The name that a constant has in the program."""
-        return self._names_of_constants.get(constant.value)
+        return value
 
     def reserve(self, names: Sequence[str]) -> None:
         """Names that no initializer may have."""

@@ -13,6 +13,9 @@ from jax2onnx.optimize.engine import detach_bodies
 SMALL_BYTES = 1024
 """Constants up to this size are compared by content."""
 
+_CONTENT = "content"
+"""The key under which an initializer remembers how it is compared."""
+
 
 def share_equal_nodes(model: ir.Model) -> int:
     """Common subexpressions: nodes with the same operator, operands and attributes become one.
@@ -51,13 +54,23 @@ def _share_equal_constants(graph: ir.Graph) -> None:
     """Rules make constants as they need them. Those that have a name in the program stay, even if they are equal."""
     seen: dict[Any, ir.Value] = {}
     for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None or NAME in value.meta or tensor.nbytes > SMALL_BYTES or value.is_graph_input():
+        if not value.uses():
             continue
-        first = seen.setdefault((tensor.dtype, tuple(tensor.shape), tensor.tobytes()), value)
+        content = value.meta.get(_CONTENT)
+        if content is None:
+            content = value.meta[_CONTENT] = _content(value)
+        first = seen.setdefault(content, value)
         if first is not value and not value.is_graph_output():
             for use in value.uses():
                 use.node.replace_input_with(use.idx, first)
+
+
+def _content(value: ir.Value) -> Any:
+    """The content of an initializer as something that can be compared, or something that is equal to no other."""
+    tensor = value.const_value
+    if tensor is None or NAME in value.meta or tensor.nbytes > SMALL_BYTES or value.is_graph_input():
+        return object()
+    return int(tensor.dtype), tuple(tensor.shape), tensor.tobytes()
 
 
 def _first(node: ir.Node, seen: dict[Any, ir.Node]) -> ir.Node:
