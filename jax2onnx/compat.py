@@ -80,6 +80,10 @@ JAXPRS = (ClosedJaxpr, core.Jaxpr)
 """The classes of jaxprs, with and without constants; with a union, `isinstance` takes twice as long."""
 
 
+_PLAIN = frozenset([bool, int, float, str, type(None), np.dtype, *(type(np.dtype(c)) for c in "?bBhHiIlLefd")])
+"""Types of most parameters of equations, which hold no jaxprs. They are asked for that again and again."""
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether a parameter is a jaxpr, with or without its constants."""
     return isinstance(value, JAXPRS)
@@ -265,6 +269,8 @@ def map_sub_jaxprs(fn: Callable[[ClosedJaxpr], ClosedJaxpr], params: dict[str, A
     """`params` with `fn` applied to each jaxpr in it; None if nothing changed."""
     changed = {}
     for name, value in params.items():
+        if type(value) in _PLAIN:
+            continue
         if isinstance(value, JAXPRS):
             closed = closed_jaxpr(value)
             new = fn(closed)
@@ -368,6 +374,8 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
     """The jaxprs among the parameters of an equation, also inside tuples (the branches of a cond)."""
     found = []
     for value in params.values():
+        if type(value) in _PLAIN:
+            continue
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, JAXPRS):
                 found.append(closed_jaxpr(item))

@@ -43,7 +43,8 @@ def _per_channel(value: ir.Value | None, axis: int, like: ir.Value) -> np.ndarra
         return None
     if any(d != 1 for i, d in enumerate(known.shape, missing) if i != axis) or known.size not in (1, channels):
         return None
-    return np.broadcast_to(known.reshape(-1), (channels,))
+    numbers = known.reshape(-1)
+    return numbers if numbers.size == channels else np.broadcast_to(numbers, (channels,))
 
 
 class _Convolved(NamedTuple):
@@ -51,6 +52,14 @@ class _Convolved(NamedTuple):
 
     node: ir.Node
     perm: list[int] | None
+
+    def result(self) -> ir.Value:
+        """With the channels where they are moved to."""
+        if self.perm is None:
+            return self.node.outputs[0]
+        user = only_user(self.node.outputs[0])
+        assert user is not None
+        return user.outputs[0]
 
     def channels(self) -> int:
         """Their axis."""
@@ -109,36 +118,40 @@ def _step(node: ir.Node | None, value: ir.Value, convolved: _Convolved) -> _Step
     return None
 
 
-def _steps_behind_convolution(value: ir.Value | None, left: int = MAX_STEPS) -> tuple[_Convolved, list[_Step]] | None:
-    """The convolution that `value` is the result of, after some steps that it can do, the first one first."""
-    found = _convolution(value)
-    if found is not None:
-        return found, []
-    node = producer(value, *ARITHMETIC)
-    if node is None or value is None or not left:
-        return None
-    for x, other in (node.inputs, node.inputs[::-1]):
-        inner = _steps_behind_convolution(x, left - 1) if x is not None and _is_known(other) else None
-        step = _step(node, x, inner[0]) if inner is not None and x is not None else None
-        if inner is not None and step is not None and only_user(value) is not None:
-            return inner[0], [*inner[1], step]
-    return None
+def _behind_convolution(value: ir.Value | None) -> tuple[_Convolved, list[ir.Node]] | None:
+    """The convolution that `value` is the result of, and arithmetic with known numbers in between, the last first."""
+    between: list[ir.Node] = []
+    while True:
+        found = _convolution(value)
+        if found is not None:
+            return found, between
+        node = producer(value, *ARITHMETIC)
+        if node is None or value is None or only_user(value) is None or len(between) == MAX_STEPS:
+            return None
+        between.append(node)
+        value = next((x for x, y in (node.inputs, node.inputs[::-1]) if _is_known(y)), None)
 
 
 @rewrites(*ARITHMETIC, given=some(KNOWN))
 def take_in_arithmetic(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Steps as in batch normalization, (conv(x) - mean) * scale + bias: all at once, when the last of them is seen."""
     y = node.outputs[0]
-    for x, other in (node.inputs, node.inputs[::-1]):
-        found = _steps_behind_convolution(x) if x is not None and _is_known(other) else None
-        step = _step(node, x, found[0]) if found is not None and x is not None else None
-        if found is None or step is None:
-            continue
-        convolved, steps = found[0], [*found[1], step]
-        if len(steps) <= MAX_STEPS and _step(only_user(y), y, convolved) is not None:
+    x = next((x for x, y in (node.inputs, node.inputs[::-1]) if _is_known(y)), None)
+    found = _behind_convolution(x)
+    if found is None:
+        return None
+    convolved, between = found
+    if len(between) < MAX_STEPS and _step(only_user(y), y, convolved) is not None:
+        return None
+    steps = []
+    value = convolved.result()
+    for following in (*reversed(between), node):
+        step = _step(following, value, convolved)
+        if step is None:
             return None
-        return _with_steps(r, convolved, steps, y)
-    return None
+        steps.append(step)
+        value = following.outputs[0]
+    return _with_steps(r, convolved, steps, y)
 
 
 def _with_steps(r: Rewriter, convolved: _Convolved, steps: list[_Step], y: ir.Value) -> ir.Value:
