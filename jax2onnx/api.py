@@ -162,8 +162,9 @@ def to_onnx(
         live = compat.remove_dead_code(side_effects.drop(compat.without_references(program.jaxpr)))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
         core = to_core(live)
-        unchecked = side_effects.drop(core)  # the primitives that other libraries define have checks, too
-        core = core if unchecked is core else compat.remove_dead_code(unchecked)
+        if core is not live:  # the primitives that other libraries define have checks, too
+            unchecked = side_effects.drop(core)
+            core = core if unchecked is core else compat.remove_dead_code(unchecked)
         if functions == "modules":
             core = outline(core)
         if record_primitive_calls_file is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,46 @@ FLOATS = "f16 bf16 f32 f64"
 BOOL = ir.DataType.BOOL
 
 
+MANY = 16 * 1024
+"""From so many elements on, to add them up and see whether that is NaN takes less time than to look at each."""
+UNKNOWN_SIZE = 64
+"""What a size that is known when the model runs is taken for."""
+
+
 @expands("ReduceMax ReduceMin", FLOATS, as_function=True)
 def reduce_extreme_of_floats(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """NaN where there is one, and the plain reduction elsewhere."""
     x, axes = e.operands[0], reduced_axes(node)
     wide = e.cast(x, ir.DataType.DOUBLE if dtype_of(x) == ir.DataType.DOUBLE else ir.DataType.FLOAT)
     dims = [1 if i in axes else d for i, d in enumerate(dims_of(x))]
+    positions = e.const(np.asarray(axes, np.int64))
+    nan = e.const(np.asarray(np.nan, dtype_of(wide).numpy()))
+    if e.opset >= 18 and math.prod(d if isinstance(d, int) else UNKNOWN_SIZE for d in dims_of(x)) >= MANY:
+        result = _reduce_many(e, node.op_type, wide, positions, nan, dims)
+        return [without_reduced(e, node, e.cast(result, dtype_of(x)), axes)]
     # Of no elements at all, the largest uint8 is 0.
     marks = e.cast(e.IsNaN(x, shape=dims_of(x), dtype=BOOL), ir.DataType.UINT8)
-    positions = e.const(np.asarray(axes, np.int64))
     has_nan = e.cast(_reduce(e, "ReduceMax", marks, positions, axes, dims), BOOL)
     plain = _reduce(e, node.op_type, wide, positions, axes, dims, legal=False)
-    nan = e.const(np.asarray(np.nan, dtype_of(wide).numpy()))
     result = e.Where(has_nan, nan, plain, shape=dims, dtype=dtype_of(wide))
     return [without_reduced(e, node, e.cast(result, dtype_of(x)), axes)]
+
+
+def _reduce_many(e: Emitter, op: str, x: ir.Value, positions: ir.Value, nan: ir.Value, dims: list) -> ir.Value:
+    """If the sum of all is not NaN, none of them is, and the plain reduction is right."""
+    dtype = dtype_of(x)
+    like = ir.Value(shape=ir.Shape(dims))
+
+    def reduce(add: _Add, op: str, x: ir.Value) -> ir.Value:
+        return add(op, [x, positions], like, dtype_of(x), keepdims=1)
+
+    def careful(add: _Add) -> ir.Value:
+        marks = add("Cast", [add("IsNaN", [x], x, BOOL)], x, dtype, to=int(dtype))
+        has_nan = add("Cast", [reduce(add, "ReduceMax", marks)], like, BOOL, to=int(BOOL))
+        return add("Where", [has_nan, nan, reduce(add, op, x)], like, dtype)
+
+    is_special = e.IsNaN(e.ReduceSum(x, shape=[], keepdims=0), shape=[], dtype=BOOL)
+    return _either(e, is_special, careful, lambda add: reduce(add, op, x))
 
 
 def _reduce(
@@ -64,27 +91,41 @@ def max_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     total = e.ReduceSum(x, shape=[], keepdims=0)
     is_special = e.IsNaN(e.Mul(total, 0.0, shape=[]), shape=[], dtype=BOOL)
     nan, lowest = (e.const(np.asarray(v, numpy_dtype)) for v in (np.nan, -np.inf))
-    nodes: list[ir.Node] = []
 
-    def add(op: str, inputs: Sequence[ir.Value], like: ir.Value, dtype: ir.DataType, **attributes: Any) -> ir.Value:
-        nodes.append(_plain_node(op, inputs, like, dtype, attributes))
-        return nodes[-1].outputs[0]
+    def pool(add: _Add, x: ir.Value) -> ir.Value:
+        return add("MaxPool", [x], y, dtype, **attributes)
 
-    def any_in_window(flags: ir.Value) -> ir.Value:
-        pooled = add("MaxPool", [add("Cast", [flags], x, dtype, to=int(dtype))], y, dtype, **attributes)
-        return add("Cast", [pooled], y, BOOL, to=int(BOOL))
+    def any_in_window(add: _Add, flags: ir.Value) -> ir.Value:
+        return add("Cast", [pool(add, add("Cast", [flags], x, dtype, to=int(dtype)))], y, BOOL, to=int(BOOL))
 
-    has_nan = any_in_window(add("IsNaN", [x], x, BOOL))
-    has_more = any_in_window(add("Greater", [x, lowest], x, BOOL))
-    pooled = add("Where", [has_more, add("MaxPool", [x], y, dtype, **attributes), lowest], y, dtype)
-    careful = ir.Graph([], [add("Where", [has_nan, nan, pooled], y, dtype)], nodes=nodes, name="careful")
-    plain = _plain_node("MaxPool", [x], y, dtype, attributes)
-    quick = ir.Graph([], plain.outputs, nodes=[plain], name="quick")
-    return [e.raw("If", is_special, then_branch=careful, else_branch=quick, shape=dims_of(y), dtype=dtype)]
+    def careful(add: _Add) -> ir.Value:
+        has_nan = any_in_window(add, add("IsNaN", [x], x, BOOL))
+        has_more = any_in_window(add, add("Greater", [x, lowest], x, BOOL))
+        pooled = add("Where", [has_more, pool(add, x), lowest], y, dtype)
+        return add("Where", [has_nan, nan, pooled], y, dtype)
+
+    return [_either(e, is_special, careful, lambda add: pool(add, x))]
 
 
-def _plain_node(
-    op: str, inputs: Sequence[ir.Value], like: ir.Value, dtype: ir.DataType, attributes: dict | None = None
-) -> ir.Node:
-    result = ir.Value(shape=like.shape, type=ir.TensorType(dtype))
-    return ir.Node("", op, inputs, ir.convenience.convert_attributes(attributes or {}), outputs=[result])
+_Add = Callable[..., ir.Value]
+"""Adds a node to a branch: (operator, operands, a value of the same shape, dtype, attributes) -> its result."""
+
+
+def _either(
+    e: Emitter, condition: ir.Value, then: Callable[[_Add], ir.Value], other: Callable[[_Add], ir.Value]
+) -> Any:
+    """An If whose branches have kernels as they are."""
+
+    def branch(name: str, build: Callable[[_Add], ir.Value]) -> ir.Graph:
+        nodes: list[ir.Node] = []
+
+        def add(op: str, inputs: Sequence[ir.Value], like: ir.Value, dtype: ir.DataType, **attributes: Any) -> ir.Value:
+            result = ir.Value(shape=like.shape, type=ir.TensorType(dtype))
+            nodes.append(ir.Node("", op, inputs, ir.convenience.convert_attributes(attributes), outputs=[result]))
+            return result
+
+        return ir.Graph([], [build(add)], nodes=nodes, name=name)
+
+    careful, quick = branch("careful", then), branch("quick", other)
+    like = quick.outputs[0]
+    return e.raw("If", condition, then_branch=careful, else_branch=quick, shape=dims_of(like), dtype=dtype_of(like))
