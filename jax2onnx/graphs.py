@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -26,3 +26,9 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
         for body in bodies(node):
             yield from all_nodes(body)
+
+
+def use_instead(uses: Iterable[ir.Usage], value: ir.Value | None) -> None:
+    """Let these uses of some value be uses of this one."""
+    for use in tuple(uses):
+        use.node.replace_input_with(use.idx, value)

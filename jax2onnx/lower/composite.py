@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from jax2onnx.decompose.registry import DECOMPOSITIONS
-from jax2onnx.graphs import all_nodes, roots
+from jax2onnx.graphs import all_nodes, roots, use_instead
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.session import Session
@@ -68,8 +68,7 @@ def _write_out(session: Session, node: ir.Node, *, in_function: bool) -> None:
             if output is old:
                 node.graph.outputs[i] = new_value
         new_value.name, old.name = old.name, None
-    for use in old.uses():
-        use.node.replace_input_with(use.idx, new_value)
+    use_instead(old.uses(), new_value)
     node.graph.remove(node, safe=True)
 
 

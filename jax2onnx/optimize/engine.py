@@ -28,7 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute
-from jax2onnx.graphs import all_nodes, bodies, roots
+from jax2onnx.graphs import all_nodes, bodies, roots, use_instead
 from jax2onnx.naming import NAME
 
 Rule = Callable[["Rewriter", ir.Node], Any]
@@ -222,21 +222,18 @@ class Rewriter:
             own = new_producer is not None and new_producer.graph is graph and not new.is_graph_output()
             if not own:
                 if producer.op_type == "Identity" and producer.inputs[0] is new:
-                    for use in old.uses():
-                        use.node.replace_input_with(use.idx, new)
+                    use_instead(old.uses(), new)
                     return
                 output = ir.Value(shape=old.shape, type=old.type)
                 identity = ir.Node("", "Identity", [new], outputs=[output], name=producer.name)
                 graph.insert_before(producer, identity)
-                for use in old.uses():
-                    use.node.replace_input_with(use.idx, new)
+                use_instead(old.uses(), new)
                 new = output
             for i, output_value in enumerate(graph.outputs):
                 if output_value is old:
                     graph.outputs[i] = new
             new.name, old.name = old.name, None
-        for use in old.uses():
-            use.node.replace_input_with(use.idx, new)
+        use_instead(old.uses(), new)
 
     def _remove(self, node: ir.Node) -> None:
         """Remove a node that nothing uses, and what only it used."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jax2onnx.graphs import all_nodes, bodies, roots
+from jax2onnx.graphs import all_nodes, bodies, roots, use_instead
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import detach_bodies
 
@@ -39,8 +39,7 @@ def share_equal_nodes(model: ir.Model) -> int:
             if first is node or any(v.is_graph_output() for v in node.outputs):
                 continue
             for old, new in zip(node.outputs, first.outputs, strict=True):
-                for use in old.uses():
-                    use.node.replace_input_with(use.idx, new)
+                use_instead(old.uses(), new)
             repeated.append(node)
             count += 1
         graph.remove(repeated, safe=True)
@@ -61,8 +60,7 @@ def _share_equal_constants(graph: ir.Graph) -> None:
             content = value.meta[_CONTENT] = _content(value)
         first = seen.setdefault(content, value)
         if first is not value and not value.is_graph_output():
-            for use in value.uses():
-                use.node.replace_input_with(use.idx, first)
+            use_instead(value.uses(), first)
 
 
 def _content(value: ir.Value) -> Any:
@@ -109,9 +107,7 @@ def remove_unused(model: ir.Model) -> None:
 
 def _has_users(value: ir.Value, live: set[ir.Node]) -> bool:
     """Does a node of the model use it? Bodies that were lowered and then left out forget what they used."""
-    for use in tuple(value.uses()):
-        if use.node not in live:
-            use.node.replace_input_with(use.idx, None)
+    use_instead([use for use in value.uses() if use.node not in live], None)
     return bool(value.uses())
 
 

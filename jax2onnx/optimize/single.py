@@ -6,12 +6,12 @@ the arithmetic, an Unsqueeze for each. A Gather of one index along an axis keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.graphs import bodies
+from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.engine import constants_for, dims, integers, rename_operator
 from jax2onnx.optimize.simplify import RESHAPES
 from jax2onnx.optimize.units import BINARY, UNARY
@@ -106,11 +106,11 @@ def _keep_axis(node: ir.Node, group: dict[ir.Node, None], constant: _Constants) 
     needed, unsqueezed = _as_numbers(number, group), _unsqueezed(number)
     vector = node.inputs[0] if node.op_type in RESHAPES else number
     for other in unsqueezed:
-        _use_instead(other.outputs[0].uses(), vector)
+        use_instead(other.outputs[0].uses(), vector)
         assert other.graph is not None
         other.graph.remove(other, safe=True)
     if node.op_type in RESHAPES:
-        _use_instead([use for use in number.uses() if use not in needed], vector)
+        use_instead([use for use in number.uses() if use not in needed], vector)
         if not needed:
             graph.remove(node, safe=True)
         return
@@ -123,9 +123,4 @@ def _keep_axis(node: ir.Node, group: dict[ir.Node, None], constant: _Constants) 
         operands = [number, constant(np.asarray([], np.int64))]
         notes = dict(node.metadata_props)
         graph.insert_after(node, ir.Node("", "Reshape", operands, outputs=[again], name=name, metadata_props=notes))
-        _use_instead(needed, again)
-
-
-def _use_instead(uses: Iterable[ir.Usage], value: ir.Value | None) -> None:
-    for use in tuple(uses):
-        use.node.replace_input_with(use.idx, value)
+        use_instead(needed, again)

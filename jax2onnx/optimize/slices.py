@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.graphs import all_nodes, bodies
+from jax2onnx.graphs import all_nodes, bodies, use_instead
 from jax2onnx.optimize.engine import (
     Rewriter,
     RuleSet,
@@ -236,7 +236,7 @@ def _share(graph: ir.Graph, constant: Callable[[Sequence[int]], ir.Value]) -> in
         notes = dict(node.metadata_props)
         cut = ir.Node("", "Slice", [whole, *bounds], outputs=[new], name=name, metadata_props=notes)
         graph.insert_before(node, cut)
-        _use_instead(old, new)
+        use_instead(old.uses(), new)
         for user in new.consumers():  # it has an operand now that is a slice
             if user.graph is graph and (later := _before_slices(user)) is not None:
                 seen.setdefault(_key(user, later), user)
@@ -259,7 +259,7 @@ def _share(graph: ir.Graph, constant: Callable[[Sequence[int]], ir.Value]) -> in
         elif work is None and other is not None:  # the whole comes after a part of it
             whole = _whole(twin, other)
             replace(twin, other, whole.outputs[0])
-            _use_instead(node.outputs[0], whole.outputs[0])
+            use_instead(node.outputs[0].uses(), whole.outputs[0])
             graph.remove(node, safe=True)
             seen[key] = whole
         elif work is not None and other is None:
@@ -276,11 +276,6 @@ def _key(node: ir.Node, work: _Work | None) -> Any:
     """What a node computes: the same for all slices of one thing, and for the whole."""
     operands = node.inputs if work is None else work.sources
     return node.domain, node.op_type, tuple(map(id, operands)), frozen_attributes(node)
-
-
-def _use_instead(old: ir.Value, new: ir.Value) -> None:
-    for use in old.uses():
-        use.node.replace_input_with(use.idx, new)
 
 
 def _pays(a: _Work, b: _Work) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.graphs import bodies
+from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.engine import attribute, constant, constants_for, rename_operator, splat
 
 ELEMENTWISE = {
@@ -81,8 +81,7 @@ class _Scan:
             else:
                 replacement = value if value in self.slices else ir.Value(shape=value.shape, type=value.type)
                 scanned.append((replacement, stack, direction))
-            for use in uses:
-                use.node.replace_input_with(use.idx, replacement)
+            use_instead(uses, replacement)
         if not moved and not known:
             return 0
         for node in reversed(moved):
