@@ -103,7 +103,7 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    counts.update(Rewriter(model, [simplify.LAST, integers.LAST]).run())
+    counts.update(Rewriter(model, [simplify.LAST, integers.LAST, slices.LAST]).run())
     counts["keep_single_axes"] = keep_single_axes(model)
     if counts[integers.remainder_by_division.__name__]:
         counts["share_equal_nodes"] += share_equal_nodes(model)

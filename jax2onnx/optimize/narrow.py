@@ -110,6 +110,10 @@ def take_before_arithmetic(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if taken is None or source is None or source.domain:
         return None
     rank = len(dims(source.outputs[0]))
+    whole, part = dims(source.outputs[0])[taken.axis], 1 if taken.is_one else dims(node.outputs[0])[taken.axis]
+    varying = sum(x is not None and dims(x) == dims(source.outputs[0]) for x in source.inputs)
+    if varying > 1 and isinstance(whole, int) and isinstance(part, int) and 2 * varying * part > whole:
+        return None  # to cut each of them takes longer than the arithmetic
     operands: list[ir.Value | None] = []
     for x in source.inputs:
         axis = taken.axis - rank + len(dims(x)) if x is not None else -1

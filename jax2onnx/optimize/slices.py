@@ -90,6 +90,24 @@ def slice_of_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _sliced(r, inner.x, ranges, node.outputs[0])
 
 
+LAST = RuleSet()
+"""For when no slice moves any more."""
+
+
+@LAST.rewrites("Slice", given=first("Slice"))
+def cut_along_several_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Two cuts that only follow each other are one."""
+    outer = cut_of(node.outputs[0])
+    inner = cut_of(outer.x) if outer is not None else None
+    if outer is None or inner is None or only_user(outer.x) != node:
+        return None
+    ranges = dict(inner.ranges)
+    for axis, (start, end) in outer.ranges.items():
+        first = inner.ranges[axis][0] if axis in inner.ranges else 0
+        ranges[axis] = (first + start, first + end)
+    return _sliced(r, inner.x, dict(sorted(ranges.items())), node.outputs[0])
+
+
 @rewrites("Slice", given=first("Concat"))
 def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Cut from the one part that it is of, or take whole parts (and what is known of others)."""
