@@ -30,6 +30,9 @@ MIN_EQUATIONS = 200
 MIN_COPIES = 3
 MIN_PERIOD = 10
 """So many equations a copy must have, those of calls included, to be worth it."""
+MIN_SAVED = 0.4
+"""This part of a program must be copies of another: to find them, and to optimize what they have in common on its own,
+takes as long as to convert a third of it."""
 MAX_PERIODS = 8
 """So many distances between equal equations are tried."""
 ANCHOR = 4
@@ -72,12 +75,14 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
     contents = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     constants = {*contents, *(v for v, k in zip(jaxpr.invars, known, strict=False) if k)}
     fixed, eqns = _separate(jaxpr.eqns, constants)
-    program = _Program(eqns, jaxpr.outvars, contents, constants, _Fixed(_equal_indices(contents), fixed, signatures))
-    labels = np.asarray([signatures.of_equation(eqn) for eqn in eqns], np.int64)
     weights = np.asarray([count.of_equation(eqn) for eqn in eqns], np.int64)
     calls: dict[int, tuple[int, Any]] = {}  # where a copy begins -> where it ends, and the equation in its place
-    for start, end, period in _runs(labels, weights):
-        calls.update(_calls(program, start, end, period))
+    if _may_pay(eqns, weights):
+        same = _Fixed(_equal_indices(contents), fixed, signatures)
+        program = _Program(eqns, jaxpr.outvars, contents, constants, same)
+        labels = np.asarray([signatures.of_equation(eqn) for eqn in eqns], np.int64)
+        for start, end, period in _runs(labels, weights):
+            calls.update(_calls(program, start, end, period))
 
     def enter(eqn: Any) -> Any:
         """A call of a large program, as when all of it is in a `jax.jit`."""
@@ -293,6 +298,15 @@ def _runs(labels: np.ndarray, weights: np.ndarray) -> list[tuple[int, int, int]]
                 found.append((start, end, period))
                 free[start:end] = False
     return found
+
+
+def _may_pay(eqns: Sequence[Any], weights: np.ndarray) -> bool:
+    """Would enough be saved if all equations were equal that have the same primitive and results of the same shape?"""
+    numbers: dict[Any, int] = {}
+    keys = ((id(e.primitive), *(getattr(v.aval, "shape", ()) for v in e.outvars)) for e in eqns)
+    labels = np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    saved = sum(weights[start + period : end].sum() for start, end, period in _runs(labels, weights))
+    return bool(saved >= MIN_SAVED * weights.sum())
 
 
 def _equal_stretches(labels: np.ndarray, period: int) -> list[tuple[int, int]]:
