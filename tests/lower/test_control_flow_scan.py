@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import jax
@@ -424,6 +425,7 @@ def nested(x, depth, length):
 
 def test_cost_does_not_depend_on_the_number_of_steps():
     def export(length):
+        gc.collect()  # what other tests have left is not to be collected now
         start = time.process_time()
         model = jax2onnx.to_onnx(lambda x: nested(x, 4, length), [(3,)])
         return model, time.process_time() - start
@@ -442,12 +444,13 @@ def test_export_time_is_linear_in_the_equations_of_a_body():
                 c = c * x if i % 2 else c + x
             return c, None
 
+        gc.collect()
         start = time.process_time()
         model = jax2onnx.to_onnx(lambda c, xs: lax.scan(step, c, xs)[0], [(3,), (LONG, 3)])
         return time.process_time() - start, model
 
     short = min(export(500)[0] for _ in range(2))
-    long, model = export(5000)
+    long, model = min((export(5000) for _ in range(2)), key=lambda found: found[0])
     assert long < 2 * 10 * short
     assert sum(body_counts(model, "Scan")[0].values()) == 5000
 
