@@ -6,7 +6,7 @@
                                                    beside them, what other exporters make of the same architectures:
                                                    each in the Python of a virtual environment that has it
 
-Per model: the time of an export over that of `jax.make_jaxpr` (with cold caches, best of three), to an `onnx_ir.Model`,
+Per model: the time of an export over that of `jax.make_jaxpr` (with cold caches, best of five), to an `onnx_ir.Model`,
 whose weights are still where they were ("export"), and to a `ModelProto`, into which they are copied ("proto"); by how
 much the peak memory grows while a file is written over the size of the weights, nodes, and the latency in ONNX Runtime
 over that of `jax.jit` (same threads, interleaved runs, medians; before each run, what ran last comes to rest). The
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 THREADS = 2
-ROUNDS = 3
+ROUNDS = 5
 """Traces and exports of a model, of which the quickest count."""
 SECONDS = 3
 """For so long, at least, a model and `jax.jit` take turns."""
