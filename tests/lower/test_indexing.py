@@ -126,6 +126,18 @@ def test_many_repeated_indices(name: str) -> None:
         check_run(model, fn, np.ones((9, 64), np.float32), columns[:few], rows[:few], rtol=0, atol=0)
 
 
+def test_messages_along_many_edges_in_a_loop() -> None:
+    """As in graph networks: the same with weights that are shared by several steps."""
+    nodes = rng.normal(size=(200, 64)).astype(np.float32)
+    senders, receivers = rng.integers(0, 200, (2, 3000)).astype(np.int32)
+
+    def fn(x: jax.Array, senders: jax.Array, receivers: jax.Array) -> tuple:
+        step = lambda x, _: (jnp.tanh(jax.ops.segment_sum(x[senders], receivers, 200) / 9), x[0])  # noqa: E731
+        return lax.scan(step, x, None, length=20)
+
+    check(fn, nodes, senders, receivers, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("name", ["set", "add", "multiply", "max", "min"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("opset", [17, 23])
