@@ -65,10 +65,10 @@ def product_from_the_left(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if matmul is None or product is None or only_user(product) != node or not _swaps_last_two(node):
         return None
     a, b = matmul.inputs
-    left, matrix = producer(a, "Transpose"), constant(b)
-    if left is None or matrix is None or matrix.ndim != 2 or not _swaps_last_two(left):
+    left = producer(a, "Transpose")
+    if left is None or b is None or b.const_value is None or len(dims(b)) != 2 or not _swaps_last_two(left):
         return None
-    turned = r.moved(np.ascontiguousarray(matrix.T), b)
+    turned = r.op("Transpose", b, like=b, shape=dims(b)[::-1], perm=[1, 0])  # which is done when it is written
     return r.op("MatMul", turned, left.inputs[0], like=node.outputs[0])
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import (
-    KNOWN,
     MANY,
     Rewriter,
     RuleSet,
@@ -166,11 +165,11 @@ def take_before_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     if matrix is a and taken.axis != rank - 2:
         return r.op("MatMul", a, taken.of(r, b, taken.axis), like=y)
-    cut, known = cut_of(y), matrix.const_value
-    if cut is None or known is None or known.size > LARGEST_WEIGHT:
+    cut, known = cut_of(y), constant(matrix) if _is_small_matrix(matrix) else None
+    if cut is None or known is None:
         return None
     start, end = cut.ranges[taken.axis]
-    part = known.numpy()[start:end] if of_rows else known.numpy()[:, start:end]
+    part = known[start:end] if of_rows else known[:, start:end]
     kept = r.moved(np.ascontiguousarray(part), matrix)
     return r.op("MatMul", *([kept, b] if of_rows else [a, kept]), like=y)
 
@@ -235,32 +234,30 @@ def one_axis_at_a_time(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return part
 
 
-@rewrites("MatMul", given=lambda origins: origins[1] == KNOWN and origins[0] in ("Concat", "Pad", "Transpose"))
+@rewrites("MatMul", given=some("Concat", "Pad", "Transpose"))
 def leave_out_zeros(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """What is multiplied by known zeros in the first operand adds nothing."""
-    a, b = node.inputs
-    matrix = constant(b)
-    if a is None or b is None or matrix is None or matrix.ndim != 2 or matrix.size > LARGEST_WEIGHT:
-        return None
-    found = _without_zeros(r, a, len(dims(a)) - 1, node)
-    if found is None or not np.isfinite(matrix).all():
-        return None
-    rest, kept = found
-    return r.op("MatMul", rest, r.moved(np.ascontiguousarray(matrix[kept]), b), like=node.outputs[0])
+    """What is multiplied by known zeros in one operand adds nothing, if the other is a known matrix."""
+    for i, x in enumerate(node.inputs):
+        matrix = node.inputs[1 - i]
+        if x is None or matrix is None or not _is_small_matrix(matrix) or len(dims(x)) <= i:
+            continue
+        found = _without_zeros(r, x, len(dims(x)) - 1 - i, node)
+        known = constant(matrix) if found is not None and _is_finite(matrix) else None
+        if found is None or known is None:
+            continue
+        rest, kept = found
+        part = r.moved(np.ascontiguousarray(known[kept] if i == 0 else known[:, kept]), matrix)
+        return r.op("MatMul", *([rest, part] if i == 0 else [part, rest]), like=node.outputs[0])
+    return None
 
 
-@rewrites("MatMul", given=lambda origins: origins[0] == KNOWN and origins[1] in ("Concat", "Pad", "Transpose"))
-def leave_out_zeros_on_the_right(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """The same for the second operand."""
-    a, b = node.inputs
-    matrix = constant(a)
-    if a is None or b is None or matrix is None or matrix.ndim != 2 or matrix.size > LARGEST_WEIGHT:
-        return None
-    found = _without_zeros(r, b, len(dims(b)) - 2, node) if len(dims(b)) > 1 else None
-    if found is None or not np.isfinite(matrix).all():
-        return None
-    rest, kept = found
-    return r.op("MatMul", r.moved(np.ascontiguousarray(matrix[:, kept]), a), rest, like=node.outputs[0])
+def _is_finite(value: ir.Value) -> bool:
+    known = constant(value)
+    return known is not None and bool(np.isfinite(known).all())
+
+
+def _is_small_matrix(value: ir.Value) -> bool:
+    return value.const_value is not None and len(dims(value)) == 2 and value.const_value.size <= LARGEST_WEIGHT
 
 
 @rewrites("MatMul", given=some("Pad"))
@@ -268,13 +265,12 @@ def pad_after_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Rows or columns of zeros stay zeros in the product with a known matrix."""
     for i, x in enumerate(node.inputs):
         source, matrix = producer(x, "Pad"), node.inputs[1 - i]
-        known = constant(matrix)
-        if x is None or matrix is None or known is None or source is None or source.inputs[0] is None:
+        if x is None or matrix is None or not _is_small_matrix(matrix) or source is None or source.inputs[0] is None:
             continue
         pads, rank, summed = _zero_pads(source), len(dims(x)), len(dims(x)) - 1 - i
-        if known.ndim != 2 or pads is None or only_user(x) != node or rank < 2:
+        if pads is None or only_user(x) != node or rank < 2:
             continue
-        if any(p for at, p in enumerate(pads) if at % rank == summed) or not np.isfinite(known).all():
+        if any(p for at, p in enumerate(pads) if at % rank == summed) or not _is_finite(matrix):
             continue
         inner = source.inputs[0]
         operands = [inner, matrix] if i == 0 else [matrix, inner]
