@@ -1,4 +1,4 @@
-"""Attributes of ONNX nodes from Python values."""
+"""Attributes of ONNX nodes from Python values, and back."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def as_attribute(name: str, value: Any) -> ir.Attr:
             return ir.AttrStrings(name, list(value))
         return ir.AttrInt64s(name, [int(v) for v in value])
     return ir.AttrTensor(name, value)
+
+
+def values_of(node: ir.Node) -> dict[str, Any]:
+    """The attributes of a node as Python values, by name."""
+    return {name: a.value for name, a in node.attributes.items()}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import (
     KNOWN,
@@ -71,7 +72,7 @@ class _Convolved(NamedTuple):
 
     def replaced(self, r: Rewriter, *operands: ir.Value | None, like: ir.Value) -> ir.Value:
         """The same of a convolution of these operands."""
-        y = r.op(self.node.op_type, *operands, like=self.node.outputs[0], **_attributes(self.node))
+        y = r.op(self.node.op_type, *operands, like=self.node.outputs[0], **values_of(self.node))
         return y if self.perm is None else r.op("Transpose", y, like=like, perm=self.perm)
 
 
@@ -90,10 +91,6 @@ def _convolution(value: ir.Value | None) -> _Convolved | None:
 def _is_known(value: ir.Value | None) -> bool:
     """Is a value a constant? Its content may be large, and not read yet."""
     return value is not None and value.const_value is not None
-
-
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    return {name: a.value for name, a in node.attributes.items()}
 
 
 class _Step(NamedTuple):
@@ -200,7 +197,7 @@ def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
     low, high = pads[:rank], pads[rank:]
     if any(low[:2]) or any(high[:2]):
         return None
-    attributes = _attributes(node)
+    attributes = values_of(node)
     if "auto_pad" in attributes:  # depends on the size before
         return None
     old = attributes.get("pads", [0] * (2 * (rank - 2)))
@@ -234,7 +231,7 @@ def average_of_window(r: Rewriter, node: ir.Node) -> ir.Value | None:
         divisors = size.reshape((1,) * (counts.ndim + 2 - size.ndim) + size.shape)
         fits = all(a in (1, b) for a, b in zip(divisors.shape[2:], counts.shape, strict=True))
         if divisors.shape[0] == 1 and fits and (divisors == counts).all():
-            attributes = _attributes(pool) | {"count_include_pad": None}
+            attributes = values_of(pool) | {"count_include_pad": None}
             return r.op("AveragePool", pool.inputs[0], like=y, **attributes)
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, first, only_user, producer
 from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.reshapes import reshape_operand
@@ -41,7 +42,7 @@ def move_once(r: Rewriter, node: ir.Node) -> ir.Value | None:
     for stop, way in reversed(stops):
         operands = list(stop.inputs)
         operands[way] = result
-        attributes = {name: a.value for name, a in stop.attributes.items()}
+        attributes = values_of(stop)
         result = r.op(stop.op_type, *operands, like=stop.outputs[0], shape=dims(x), **attributes)
     both = [perm[i] for i in attribute(node, "perm")]
     return result if both == sorted(both) else r.op("Transpose", result, like=node.outputs[0], perm=both)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.optimize import normalization
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, constant, dims, producer, some
 
@@ -240,7 +241,7 @@ def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | 
             continue
         new = r.moved(np.broadcast_to(array.reshape(-1), own.shape).astype(np.float32), parameter)
         operands = (new, bias) if node.op_type == "Mul" else (scale, new)
-        attributes = {name: a.value for name, a in made.attributes.items()}
+        attributes = values_of(made)
         return r.op(made.op_type, x, *operands, like=node.outputs[0], **attributes)
     return None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import (
     Rewriter,
     RuleSet,
@@ -51,7 +52,7 @@ def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | Non
             return None
         index = r.op("Reshape", index, r.const(dims(value), np.int64), like=value)
     for move in reversed(way):
-        index = r.op(move.op_type, index, *move.inputs[1:], like=move.outputs[0], **_attributes(move))
+        index = r.op(move.op_type, index, *move.inputs[1:], like=move.outputs[0], **values_of(move))
     for use in y.uses():
         if use.node.op_type == "Equal":
             use.node.replace_input_with(1 - use.idx, index)
@@ -129,10 +130,6 @@ def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: Size) -
         if not fits:
             return False
     return True
-
-
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    return {name: a.value for name, a in node.attributes.items()}
 
 
 @RULES.rewrites("Gather", given=first("Concat"))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import (
     Dims,
     Rewriter,
@@ -62,7 +63,7 @@ def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if found is None:
         return None
     x, perm = found
-    attributes = {name: a.value for name, a in node.attributes.items()}
+    attributes = values_of(node)
     y = node.outputs[0]
     if node.domain:
         return None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import (
     MANY,
     Rewriter,
@@ -93,10 +94,6 @@ def _is_large(x: ir.Value) -> bool:
     return math.prod(d if isinstance(d, int) else UNKNOWN_SIZE for d in dims(x)) >= MANY
 
 
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    return {name: a.value for name, a in node.attributes.items()}
-
-
 ELEMENTWISE = frozenset([*UNARY, *BINARY, "Clip"])
 NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax")
 
@@ -126,7 +123,7 @@ def take_before_arithmetic(r: Rewriter, node: ir.Node) -> ir.Value | None:
             operands.append(r.moved(known.squeeze(axis), x))
         else:
             return None
-    return r.op(source.op_type, *operands, like=node.outputs[0], **_attributes(source))
+    return r.op(source.op_type, *operands, like=node.outputs[0], **values_of(source))
 
 
 @rewrites("Gather", "Slice", given=first(*NORMALIZATIONS))
@@ -142,7 +139,7 @@ def take_before_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if any(p is not None and len(dims(p)) != 1 for p in source.inputs[1:]):
         return None
     part = taken.of(r, source.inputs[0], taken.axis)
-    attributes = _attributes(source) | {"axis": -1}
+    attributes = values_of(source) | {"axis": -1}
     return r.op(source.op_type, part, *source.inputs[1:], like=node.outputs[0], **attributes)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import (
     KNOWN,
     Dims,
@@ -116,7 +117,7 @@ def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x = unit_reshape(node.inputs[0], for_node=node)
     if x is None or node.domain or (node.op_type == "Clip" and len(y.uses()) > 1):  # an index, wanted as a vector
         return None
-    attributes = {name: a.value for name, a in node.attributes.items()}
+    attributes = values_of(node)
     inner = r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes)
     return reshaped(r, inner, y)
 

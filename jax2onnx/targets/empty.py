@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.targets.rewrite import Emitter, dims_of, expands
 
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
@@ -32,6 +33,6 @@ def instance_normalization(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 @expands("InstanceNormalization", "f16 bf16")
 def instance_normalization_of_halves(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """In float32."""
-    attributes = {name: a.value for name, a in node.attributes.items()}
+    attributes = values_of(node)
     wide = [e.cast(v, ir.DataType.FLOAT) for v in e.operands]
     return [e.cast(e.InstanceNormalization(*wide, **attributes), e.dtype)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.reductions import reduced_axes, without_reduced
 from jax2onnx.targets.rewrite import Emitter, dims_of, dtype_of, expands
@@ -73,7 +74,7 @@ def _reduce(
 def max_pool_of_halves(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     if len(node.outputs) > 1:
         raise UnsupportedError(f"MaxPool with indices has no kernel for {e.dtype.name.lower()} in onnxruntime.")
-    attributes = {name: a.value for name, a in node.attributes.items()}
+    attributes = values_of(node)
     return [e.cast(e.MaxPool(e.cast(e.operands[0], ir.DataType.FLOAT), **attributes), e.dtype)]
 
 
@@ -87,7 +88,7 @@ def max_pool(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
         return None
     x, y = e.operands[0], node.outputs[0]
     dtype, numpy_dtype = dtype_of(x), dtype_of(x).numpy()
-    attributes = {name: a.value for name, a in node.attributes.items()}
+    attributes = values_of(node)
     total = e.ReduceSum(x, shape=[], keepdims=0)
     is_special = e.IsNaN(e.Mul(total, 0.0, shape=[]), shape=[], dtype=BOOL)
     nan, lowest = (e.const(np.asarray(v, numpy_dtype)) for v in (np.nan, -np.inf))
