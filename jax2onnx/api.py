@@ -24,7 +24,7 @@ from jax2onnx.decompose.repeats import share_repeats
 from jax2onnx.emit import check_emit_options, emit
 from jax2onnx.errors import InputError
 from jax2onnx.frontends import source_of
-from jax2onnx.garbage import without_garbage_collection
+from jax2onnx.garbage import resume_garbage_collection, without_garbage_collection
 from jax2onnx.loosen import loosen
 from jax2onnx.lower import COMPOSITES, LOWERINGS, Rule, lower
 from jax2onnx.naming import Names, array_key, assign_names, final_names
@@ -48,6 +48,7 @@ PROVENANCE_VARIABLE = "JAX2ONNX_ENABLE_STACKTRACE_METADATA"
 NORMALIZATION_MODES = ("auto", "prefer_native", "force_decomposed")
 
 
+@without_garbage_collection()
 def to_onnx(
     fn: Callable[..., Any],
     inputs: Sequence[Any],
@@ -150,7 +151,7 @@ def to_onnx(
     source = source_of(fn)
     arguments = specs if weights is None else [weight_specs(weights), *specs]
     wide = enable_double_precision or jax.config.jax_enable_x64 or needs_x64(arguments)
-    with compat.x64(wide), without_garbage_collection():
+    with compat.x64(wide):
         if random == "noise":
             noisy = noise_as_input(source.fn, arguments, input_params or {})
             source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs
@@ -205,6 +206,8 @@ def to_onnx(
         function = functools.partial(source.fn, loaded(weights, baked)) if count else source.fn
         log.info(verify_model(function, specs, exported, input_params, x64=enable_double_precision, **options))
 
+    if return_mode != "ir" or verify:  # which run the code of loaders and runtimes
+        resume_garbage_collection()
     return emit(
         model,
         return_mode,  # type: ignore[arg-type]
