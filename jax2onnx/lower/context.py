@@ -403,8 +403,9 @@ def _once(array: np.ndarray) -> np.ndarray:
     if array.size <= 1 or array.dtype.itemsize not in (1, 2, 4, 8):
         return array
     once = array.view(f"u{array.dtype.itemsize}")  # zeros of both signs differ, and a NaN does not differ from itself
+    origin = (0,) * array.ndim
     for axis, n in enumerate(array.shape):
-        if n > 1:
+        if n > 1 and once[origin] == once[*origin[:axis], -1, *origin[axis + 1 :]]:  # which mostly settles it
             first = once.take([0], axis)
             if (once == first).all():
                 once = first
