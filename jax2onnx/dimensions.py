@@ -6,6 +6,7 @@ They are read as Python expressions and become `jax.export` dimensions, all in o
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,6 +21,9 @@ Dim = Any
 
 NOTE = "jax2onnx.dimension"
 """The key of a note (`ir.Value.meta`): this value of one element is the dimension that the note describes."""
+
+TYPICAL = 64
+"""What a size that is known only when the model runs is taken for, where one of two right ways has to be chosen."""
 
 _OPERATORS: dict[type[ast.AST], Callable[[Dim, Dim], Dim]] = {
     ast.Add: operator.add,
@@ -124,3 +128,12 @@ def _not_a_dimension(text: str) -> InputError:
         f"{text!r} is not a dimension. A dimension is an int, a name such as 'B' (letters, digits and _), or an "
         "expression of them with + - * // % max() min(), such as 'T + 1'."
     )
+
+
+def likely_size(shape: Iterable[Any]) -> int:
+    """How many elements an array of this shape is likely to have.
+
+    >>> likely_size(("B", 3))
+    192
+    """
+    return math.prod(d if isinstance(d, int) else TYPICAL for d in shape)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute
+from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import all_nodes, bodies, roots, use_instead
 from jax2onnx.naming import NAME
 
@@ -410,8 +410,8 @@ MANY = 4096
 
 
 def has_many(value: ir.Value) -> bool:
-    """Is a value known to have many elements?"""
-    return math.prod(d for d in dims(value) if isinstance(d, int)) >= MANY
+    """Is a value likely to have many elements?"""
+    return likely_size(dims(value)) >= MANY
 
 
 def _as_shape(dims: Iterable[Any]) -> ir.Shape:

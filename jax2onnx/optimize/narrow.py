@@ -9,7 +9,6 @@ zeros only.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +16,13 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import (
-    MANY,
     Rewriter,
     RuleSet,
     attribute,
     constant,
     dims,
     first,
+    has_many,
     integers,
     is_zero,
     only_user,
@@ -43,9 +42,6 @@ LARGEST_WEIGHT = 1 << 22
 
 MOST_PARTS = 3
 """Of so many parts each is computed on its own."""
-
-UNKNOWN_SIZE = 64
-"""What a size that is known when the model runs is taken for."""
 
 
 class Taken(NamedTuple):
@@ -69,7 +65,7 @@ class Taken(NamedTuple):
 def _taken(node: ir.Node) -> Taken | None:
     """What a Gather or Slice takes of a large value, if this is at most half of it, also together with what else is."""
     x = node.inputs[0]
-    if x is None or not _is_large(x) or x.is_graph_output():
+    if x is None or not has_many(x) or x.is_graph_output():
         return None
     shape = dims(x)
     if node.op_type == "Gather":
@@ -88,10 +84,6 @@ def _taken(node: ir.Node) -> Taken | None:
             return None
         used += size
     return Taken(node, axis, False) if used == 1 or (isinstance(whole, int) and 2 * used <= whole) else None
-
-
-def _is_large(x: ir.Value) -> bool:
-    return math.prod(d if isinstance(d, int) else UNKNOWN_SIZE for d in dims(x)) >= MANY
 
 
 ELEMENTWISE = frozenset([*UNARY, *BINARY, "Clip"])
@@ -222,7 +214,7 @@ def take_before_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def one_axis_at_a_time(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Each cut can then go its own way."""
     cut, y = cut_of(node.outputs[0]), node.outputs[0]
-    if cut is None or len(cut.ranges) < 2 or not _is_large(cut.x):
+    if cut is None or len(cut.ranges) < 2 or not has_many(cut.x):
         return None
     part = cut.x
     for axis, (start, end) in cut.ranges.items():

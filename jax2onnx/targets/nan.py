@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import likely_size
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.reductions import reduced_axes, without_reduced
 from jax2onnx.targets.rewrite import Emitter, dims_of, dtype_of, expands
@@ -20,8 +20,6 @@ BOOL = ir.DataType.BOOL
 
 MANY = 16 * 1024
 """From so many elements on, to add them up and see whether that is NaN takes less time than to look at each."""
-UNKNOWN_SIZE = 64
-"""What a size that is known when the model runs is taken for."""
 
 
 @expands("ReduceMax ReduceMin", FLOATS, as_function=True)
@@ -32,7 +30,7 @@ def reduce_extreme_of_floats(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     dims = [1 if i in axes else d for i, d in enumerate(dims_of(x))]
     positions = e.const(np.asarray(axes, np.int64))
     nan = e.const(np.asarray(np.nan, dtype_of(wide).numpy()))
-    if e.opset >= 18 and math.prod(d if isinstance(d, int) else UNKNOWN_SIZE for d in dims_of(x)) >= MANY:
+    if e.opset >= 18 and likely_size(dims_of(x)) >= MANY:
         result = _reduce_many(e, node.op_type, wide, positions, nan, dims)
         return [without_reduced(e, node, e.cast(result, dtype_of(x)), axes)]
     # Of no elements at all, the largest uint8 is 0.
