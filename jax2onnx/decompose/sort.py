@@ -167,13 +167,13 @@ def sort(*operands: Array, dimension: int, num_keys: int, **_) -> list[Array]:
 def top_k(x: Array, *, k: Any, axis: int, **_) -> list[Array]:
     """The `k` greatest, in the order of `total_order_keys`.
 
-    That takes time, and only arrays with zeros or NaN need it.
+    That takes time, and only arrays with zeros of both signs or NaN need it.
     """
     if not jnp.issubdtype(x.dtype, np.floating):
         return _top_k_by([_integer_key(x)], x, k, axis)
     key = x if x.dtype == np.float64 else x.astype(np.float32)
-    quotients = lax.div(lax.full_like(key, 0), key)  # NaN if an element is zero or NaN
-    special = jnp.isnan(lax.reduce_sum(quotients, tuple(range(x.ndim))))
+    inverses = lax.div(lax.full_like(key, 1), key)  # infinite for zeros, with their sign
+    special = jnp.isnan(lax.reduce_sum(inverses, tuple(range(x.ndim))))
     careful, plain = (lambda: _top_k_by(total_order_keys(key), x, k, axis)), (lambda: _top_k_by([key], x, k, axis))
     return lax.cond(special, careful, plain)
 

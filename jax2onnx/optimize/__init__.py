@@ -38,6 +38,7 @@ from jax2onnx.optimize import (
     simplify,
     slices,
     softmax,
+    spans,
     units,
 )
 from jax2onnx.optimize.engine import Rewriter, RuleSet
@@ -103,9 +104,9 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    counts.update(Rewriter(model, [simplify.LAST, integers.LAST, slices.LAST]).run())
+    counts.update(Rewriter(model, [simplify.LAST, integers.LAST, slices.LAST, spans.LAST]).run())
     counts["keep_single_axes"] = keep_single_axes(model)
-    if counts[integers.remainder_by_division.__name__]:
+    if counts[integers.remainder_by_division.__name__] or counts[spans.repeat_around_short_spans.__name__]:
         counts["share_equal_nodes"] += share_equal_nodes(model)
     return counts
 

@@ -1,0 +1,121 @@
+"""Operands that are repeated along a short axis, or just outside one, are repeated before anything is computed.
+
+ONNX Runtime computes with operands of different shapes span by span: as many elements at a time as lie side by side in
+both, or in one while the other has only one for all of them. Each span takes about ten nanoseconds more than its
+elements do. So points[:, None] - points, with three coordinates each, takes ten to thirty times as long as the same of
+arrays that have been expanded, and expanding them takes next to nothing. But an Expand along the last axis copies
+element by element. There a Concat of the array with itself is the fastest, by far.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import likely_size
+from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, dims, has_many
+from jax2onnx.optimize.units import BINARY
+
+LAST = RuleSet()
+"""Elsewhere, what is only repeated to be computed with is not repeated at all."""
+
+BROADCASTING = (*BINARY, "Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+
+SHORT = 12
+"""Spans of up to so many elements are worth a node that makes them longer."""
+
+LONG = 16
+"""What they have to become."""
+
+MOST_COPIES = 8
+"""Of more of them a Concat takes as long as what it saves."""
+
+
+class _Axes(NamedTuple):
+    """Neighbouring axes, and which of the operands vary along them. The others are repeated."""
+
+    axes: list[int]
+    varies: list[bool]
+
+
+def _spans(shape: Dims, operands: list[Dims]) -> tuple[_Axes, _Axes] | None:
+    """The axes of the innermost spans, and those just outside, if the operands have different shapes."""
+    used = [axis for axis in reversed(range(len(shape))) if shape[axis] != 1]
+    groups = itertools.groupby(used, key=lambda axis: [operand[axis] != 1 for operand in operands])
+    found = [_Axes(list(axes), varies) for varies, axes in itertools.islice(groups, 2)]
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+@LAST.rewrites(*BROADCASTING)
+def repeat_around_short_spans(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """What is repeated along the innermost axes, or else just outside."""
+    y = node.outputs[0]
+    shape = dims(y)
+    varying = [x for x in node.inputs if x is not None and any(d != 1 for d in dims(x))]
+    if len(varying) < 2 or not has_many(y):
+        return None
+    aligned = {x: (1,) * (len(shape) - len(dims(x))) + dims(x) for x in varying}
+    spans = _spans(shape, list(aligned.values()))
+    if spans is None:
+        return None
+    inner, outer = spans
+    length = likely_size(shape[axis] for axis in inner.axes)
+    if length > SHORT:
+        return None
+    repeated: dict[ir.Value, ir.Value] = {}
+    if not all(inner.varies):
+        if len(inner.axes) > 1 or not isinstance(shape[inner.axes[0]], int) or length > MOST_COPIES:
+            return None
+        for x, varies in zip(varying, inner.varies, strict=True):
+            if not varies:
+                repeated[x] = _side_by_side(r, x, inner.axes[0] - len(shape), length)
+    elif length * likely_size(shape[axis] for axis in outer.axes) >= LONG:
+        whole = varying[outer.varies.index(True)]
+        for x, varies in zip(varying, outer.varies, strict=True):
+            if not varies:
+                repeated[x] = _expanded(r, x, aligned[x], whole, aligned[whole], outer.axes)
+    else:
+        return None
+    operands = [x if x is None else repeated.get(x, x) for x in node.inputs]
+    return r.op(node.op_type, *operands, like=y, **values_of(node))
+
+
+def _side_by_side(r: Rewriter, x: ir.Value, axis: int, count: int) -> ir.Value:
+    """`x`, whose size along `axis` (counted from the end) is 1, so often along it."""
+    shape = list(dims(x))
+    shape[axis] = count
+    return r.op("Concat", *[x] * count, like=x, shape=shape, axis=axis)
+
+
+def _expanded(r: Rewriter, x: ir.Value, own: Dims, whole: ir.Value, full: Dims, axes: list[int]) -> ir.Value:
+    """`x`, of the shape `own`, as often as it is used along `axes` with `whole`, of the shape `full`."""
+    wanted = [d if axis in axes else 1 for axis, d in enumerate(full)]
+    if all(isinstance(d, int) for d in wanted):
+        target = r.const(wanted, np.int64)
+    else:
+        wanted = list(full)
+        target = r.op("Shape", whole, shape=[len(dims(whole))], dtype=ir.DataType.INT64)
+    return r.op("Expand", x, target, like=x, shape=[a if a != 1 else b for a, b in zip(own, wanted, strict=True)])
+
+
+@LAST.rewrites("Expand")
+def expand_by_joining(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A repetition along one short axis, with nothing behind it."""
+    x, y = node.inputs[0], node.outputs[0]
+    if x is None or not has_many(y) or not dims(x):
+        return None
+    shape = dims(y)
+    own = (1,) * (len(shape) - len(dims(x))) + dims(x)
+    spans = _spans(shape, [own])
+    if spans is None:
+        return None
+    (axis, *others), (varies,) = spans[0]
+    count = shape[axis]
+    if varies or others or not isinstance(count, int) or count > MOST_COPIES:
+        return None
+    joined = _side_by_side(r, x, axis - len(shape), count)
+    return joined if dims(joined) == shape else r.op("Expand", joined, node.inputs[1], like=y)
