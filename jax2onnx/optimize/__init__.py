@@ -19,6 +19,7 @@ from jax2onnx.optimize import (
     bidirectional,
     convolution,
     detours,
+    division,
     flips,
     fold,
     group_norm,
@@ -104,7 +105,7 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    counts.update(Rewriter(model, [simplify.LAST, integers.LAST, slices.LAST, spans.LAST]).run())
+    counts.update(Rewriter(model, [simplify.LAST, integers.LAST, slices.LAST, division.LAST, spans.LAST]).run())
     counts["keep_single_axes"] = keep_single_axes(model)
     if counts[integers.remainder_by_division.__name__] or counts[spans.repeat_around_short_spans.__name__]:
         counts["share_equal_nodes"] += share_equal_nodes(model)

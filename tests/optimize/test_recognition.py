@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -179,3 +181,25 @@ def test_attention_has_no_surplus_nodes():
 def test_sigmoid_where_small_numbers_matter() -> None:
     x = np.float32([-100, -80, -30, -18, -16, -8, 0, 8, 30, np.nan, np.inf, -np.inf])
     check(lambda x: (jnp.log(jax.nn.sigmoid(x)), 1 / jax.nn.sigmoid(x), jnp.sqrt(jax.nn.sigmoid(x))), x, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda p, x: jnp.log(p + 1e-12),
+        lambda p, x: jnp.log(p * 2),
+        lambda p, x: jnp.sqrt((1 - p) * p),
+        lambda p, x: jnp.log(jnp.clip(p[:, None], 1e-9, 1)),
+        lambda p, x: p / jnp.exp(x),
+        lambda p, x: jnp.log(p) - jnp.log(1 - p),
+    ],
+)
+def test_sigmoid_where_small_numbers_matter_further_on(fn: Callable[..., Any]) -> None:
+    x = np.float32([-80, -30, -18, -16, -8, 0, 8, np.nan, np.inf])
+    model = check(lambda x: fn(jax.nn.sigmoid(x), x), x, rtol=2e-5)
+    assert "Sigmoid" not in ops(model)
+
+
+def test_sigmoid_where_small_numbers_do_not_matter() -> None:
+    x = np.float32([-80, -30, -18, -16, -8, 0, 8, np.nan, np.inf])
+    assert "Sigmoid" in ops(check(lambda x: jnp.tanh(jax.nn.sigmoid(x) * 2 + 1) / 3, x, rtol=1e-5))

@@ -1,0 +1,71 @@
+"""Division by known numbers, and by fewer numbers than are divided, as XLA does it: multiplication by the reciprocals.
+
+A quotient in JAX is not always the correctly rounded one: x / 127.5 is x * (1 / 127.5), and so it is for a scalar that
+is not known. The last bit is nothing to worry about, until it is rounded, compared, or decides which random number is
+next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.attributes import values_of
+from jax2onnx.optimize.engine import KNOWN, Rewriter, RuleSet, constant, dims, producer, scalar, some
+
+LAST = RuleSet()
+"""Formulas have quotients."""
+
+DTYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""In bfloat16, XLA divides."""
+
+
+@LAST.rewrites("Div")
+def multiply_by_reciprocals(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x / y = x * (1 / y). As in XLA, a product with a condition is a choice: 0 where it does not hold, even of NaN."""
+    x, divisor = node.inputs
+    y = node.outputs[0]
+    if x is None or divisor is None or y.dtype not in DTYPES:
+        return None
+    known = constant(divisor)
+    if known is not None:
+        with np.errstate(all="ignore"):
+            inverse = r.moved(np.reciprocal(known), divisor)
+    elif _is_spread(dims(divisor), dims(y)):
+        inverse = r.op("Reciprocal", divisor, like=divisor)
+    else:
+        return None
+    condition = producer(x, "Cast")
+    if condition is not None and condition.inputs[0].dtype == ir.DataType.BOOL and dims(x) == dims(y):  # type: ignore[union-attr]
+        return r.op("Where", condition.inputs[0], inverse, r.const(np.zeros((), y.dtype.numpy())), like=y)
+    return r.op("Mul", x, inverse, like=y)
+
+
+def _is_spread(shape: tuple, over: tuple) -> bool:
+    """Is an array repeated to be as large as another?"""
+    full = (1,) * (len(over) - len(shape)) + shape
+    return any(a == 1 and b != 1 for a, b in zip(full, over, strict=True))
+
+
+@LAST.rewrites("Mul", "Div", given=some(KNOWN))
+def scale_doubles_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """ONNX Runtime makes a matrix product and a factor one node, whose factor has single precision."""
+    y = node.outputs[0]
+    x = next((x for x, factor in (node.inputs, node.inputs[::-1]) if scalar(factor) is not None), None)
+    if x is None or y.dtype != ir.DataType.DOUBLE or not (_is_product(x) or _is_multiplied(y)):
+        return None
+    axis = r.const([0], np.int64)
+    apart = r.op("Unsqueeze", x, axis, like=x, shape=[1, *dims(x)])
+    operands = [apart if operand is x else operand for operand in node.inputs]
+    scaled = r.op(node.op_type, *operands, like=y, shape=[1, *dims(y)], **values_of(node))
+    return r.op("Squeeze", scaled, axis, like=y)
+
+
+def _is_product(x: ir.Value) -> bool:
+    source = producer(x, "MatMul", "Transpose")
+    return source is not None and (source.op_type == "MatMul" or _is_product(source.inputs[0]))  # type: ignore[arg-type]
+
+
+def _is_multiplied(y: ir.Value) -> bool:
+    users = [use.node for use in y.uses()]
+    return any(n.op_type == "MatMul" or (n.op_type == "Transpose" and _is_multiplied(n.outputs[0])) for n in users)

@@ -1,0 +1,101 @@
+"""Quotients, bit for bit as in JAX, and factors of matrix products in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.helpers import check, check_run
+
+RNG = np.random.default_rng(0)
+DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
+SHAPES = [(), (1,), (30,), (20, 1), (1, 30), (1, 1), (20, 30), (5, 20, 30), (5, 1, 30)]
+EXACT = {"rtol": 0, "atol": 0}
+
+
+def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return RNG.uniform(0.1, 10, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "divisor", [(), (1,), (30,), (20, 1), (1, 30), (1, 1), (20, 30), (5, 20, 30), (5, 1, 30)], ids=str
+)
+def test_quotients_have_the_bits_of_jax(divisor: tuple[int, ...], dtype: Any) -> None:
+    x, y = array(20, 30, dtype=dtype), array(*divisor, dtype=dtype)
+    check(lambda x, y: x / y, x, y, **EXACT)
+    check(lambda x: x / y, x, **EXACT)
+    check(lambda y: x / y, y, **EXACT)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: x[:, None] / y,
+        lambda x, y: x[:1] / y[0],
+        lambda x, y: (x[:, None] / y[0])[3],
+        lambda x, y: x.reshape(1, 20) / x[0],
+        lambda x, y: jnp.full(20, x[0]) / jnp.full(20, y[1]),
+        lambda x, y: x.max() / y[0],
+        lambda x, y: jax.lax.map(lambda row: row / x[0], jnp.stack([x, x + 1])),
+    ],
+)
+def test_so_do_quotients_with_other_operands_repeated(fn: Callable[..., Any], dtype: Any) -> None:
+    check(fn, array(20, dtype=dtype), array(30, dtype=dtype), **EXACT)
+
+
+def test_what_is_rounded_behind_a_quotient() -> None:
+    def quantized(x: jax.Array) -> jax.Array:
+        scale = jnp.abs(x).max(-1, keepdims=True) / 127.5
+        return jnp.round(x / scale).astype(jnp.int8)
+
+    model = check(quantized, RNG.normal(size=(8, 64)).astype(np.float32))
+    for _ in range(20):
+        check_run(model, quantized, RNG.normal(size=(8, 64)).astype(np.float32))
+    check(lambda i: jnp.floor(i / 20 * 100), np.arange(-500, 500, dtype=np.int32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_condition_over_nothing(dtype: Any) -> None:
+    masks = np.array([[0, 0, 0], [1, 0, 1], [1, 1, 1]], bool)
+    wide = dtype == np.float64
+    numbers = np.array([0.0, -0.0, np.nan, np.inf, 2.0], dtype)
+    check(lambda m: m / m.sum(-1, keepdims=True), masks, x64=wide)
+    check(lambda m: m.astype(dtype) / m.astype(dtype).sum(), masks[:1], x64=wide)
+    for number in numbers:
+        check(lambda m, s: m.astype(dtype) / s, masks, number, x64=wide)
+        check(lambda m, s=number: m.astype(dtype) / s, masks, x64=wide)
+
+
+SCALED: dict[str, Callable[..., Any]] = {
+    "divided": lambda a, b: a @ b / 3.0,
+    "multiplied": lambda a, b: 0.1 * (a @ b),
+    "before": lambda a, b: (a / 3.0) @ b,
+    "before, transposed": lambda a, b: (a * 0.1) @ (0.7 * b.T).T,
+    "behind, transposed": lambda a, b: jnp.einsum("ij,jk->ki", a, b) / np.sqrt(6),
+    "both": lambda a, b: 0.3 * ((a / 7) @ b) + 0.7,
+    "batches": lambda a, b: jnp.einsum("nij,njk->nik", jnp.stack([a, a]), jnp.stack([b, -b])) / 7,
+    "vectors": lambda a, b: (a[0] @ b[:, 0]) / 3,
+    "one number": lambda a, b: (a[:1] @ b[:, :1]) / 3,
+    "in a loop": lambda a, b: jax.lax.fori_loop(0, 3, lambda i, x: 0.1 * (x @ b @ b.T), a),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_factors_of_products_in_double_precision(name: str) -> None:
+    a, b = array(5, 6, dtype=np.float64), array(6, 4, dtype=np.float64)
+    model = check(SCALED[name], a, b, rtol=1e-15)
+    if name != "in a loop":
+        assert "Unsqueeze" in {node.op_type for node in model.graph.node} or name == "vectors"
+
+
+def test_such_factors_with_sizes_that_are_known_only_when_the_model_runs() -> None:
+    a, b = array(5, 6, dtype=np.float64), array(6, 4, dtype=np.float64)
+    check(lambda a, b: a @ b / 3.0, a, b, dims=[("N", "K"), ("K", "M")], rtol=1e-15)
