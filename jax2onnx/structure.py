@@ -3,16 +3,21 @@
     describe({"image": "batch/image", "sizes": ("s0", "s1")})
     -> {"dict": {"image": "batch/image", "sizes": {"tuple": ["s0", "s1"]}}}
 
-A leaf is the name of an input or output. Nodes of other kinds (dataclasses, modules) are described as dictionaries by
-field or index, because their class may not exist where the model runs.
+A leaf is the name of an input or output. A named tuple becomes one with the same name and fields, nodes of other kinds
+(dataclasses, modules) become ordered dictionaries by field or index, because their class may not exist where the model
+runs. All have their leaves in the same order.
 """
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jax import tree_util
+
+NAMED = "namedtuple "
 
 
 def describe(tree: Any) -> Any:
@@ -22,7 +27,10 @@ def describe(tree: Any) -> Any:
     if type(tree) in (tuple, list):
         return {type(tree).__name__: [describe(child) for child in tree]}
     children, _ = tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
-    return {"dict": {tree_util.keystr(path, simple=True): describe(child) for path, child in children}}
+    kind = "dict" if type(tree) is dict else "fields"
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        kind = NAMED + type(tree).__name__
+    return {kind: {tree_util.keystr(path, simple=True): describe(child) for path, child in children}}
 
 
 def names(description: Any) -> Iterator[str]:
@@ -42,10 +50,19 @@ def rebuild(description: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(description, str):
         return values[description]
     ((kind, children),) = description.items()
-    if kind == "dict":
-        return {key: rebuild(child, values) for key, child in children.items()}
+    if isinstance(children, dict):
+        fields = {key: rebuild(child, values) for key, child in children.items()}
+        if kind.startswith(NAMED):
+            return _named_tuple(kind.removeprefix(NAMED), tuple(fields))(*fields.values())
+        return fields if kind == "dict" else collections.OrderedDict(fields)
     items = [rebuild(child, values) for child in children]
     return tuple(items) if kind == "tuple" else items
+
+
+@functools.cache
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """The same class each time: trees of different classes cannot be combined."""
+    return collections.namedtuple(name, fields)  # type: ignore[misc]
 
 
 def assign(description: Any, tree: Any) -> dict[str, Any]:
@@ -56,7 +73,7 @@ def assign(description: Any, tree: Any) -> dict[str, Any]:
         return {description: tree}
     ((kind, children),) = description.items()
     parts: Mapping[str, Any]
-    if kind == "dict":
+    if isinstance(children, dict):
         if not isinstance(tree, Mapping):
             found, _ = tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
             tree = {tree_util.keystr(path, simple=True): child for path, child in found}
