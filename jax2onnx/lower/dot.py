@@ -1,4 +1,4 @@
-"""`dot_general`: every contraction is one batched MatMul between transposed and reshaped operands."""
+"""`dot_general`: a contraction is one batched MatMul between transposed and reshaped operands, or a sum of products."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ def dot_general(
         right = g.reshape(g.transpose(b, [*batch_b, *free_b]), (*batch, *[1] * len(rows), *columns))
         return g.And(left, right) if aval.dtype == BOOL else g.Mul(left, right)
     contract_a, contract_b = list(contract_a), list(contract_b)
+    if batch and not rows and not columns and a.dtype in (FLOAT32, FLOAT64):
+        # To ONNX Runtime this is one product of matrices for each dot product: 3 to 30 times slower than their sums.
+        left, right = g.transpose(a, [*batch_a, *contract_a]), g.transpose(b, [*batch_b, *contract_b])
+        return g.ReduceSum(g.Mul(left, right), axes=tuple(range(len(batch), left.rank)), keepdims=0)
     if _is_weight_times_rows(a, b, free_a, free_b, contract_b) and not batch_a:
         product = _product(g, b, a, (), (), free_b, free_a, contract_b, contract_a, aval.dtype)
         return g.transpose(product, [*range(len(free_b), len(aval.shape)), *range(len(free_b))])

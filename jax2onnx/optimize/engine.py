@@ -266,7 +266,7 @@ class Rewriter:
         """A new node before the one that is looked at. Its result has the type of `like` but for what is given."""
         assert self._node is not None and self._node.graph is not None
         result = ir.Value(
-            shape=_as_shape(shape) if shape is not None else like.shape if like is not None else None,
+            shape=as_shape(shape) if shape is not None else like.shape if like is not None else None,
             type=ir.TensorType(dtype) if dtype is not None else like.type if like is not None else None,
         )
         node = ir.Node(
@@ -286,7 +286,7 @@ class Rewriter:
         """A Split of `x` before the node that is looked at."""
         assert self._node is not None and self._node.graph is not None
         shape = list(dims(x))
-        parts = [ir.Value(shape=_as_shape([*shape[:axis], size, *shape[axis + 1 :]]), type=x.type) for size in sizes]
+        parts = [ir.Value(shape=as_shape([*shape[:axis], size, *shape[axis + 1 :]]), type=x.type) for size in sizes]
         operands = [x, self.const(sizes, np.int64)]
         node = ir.Node("", "Split", operands, [ir.AttrInt64("axis", axis)], outputs=parts, name=self._node.name)
         self._node.graph.insert_before(self._node, node)
@@ -414,7 +414,8 @@ def has_many(value: ir.Value) -> bool:
     return likely_size(dims(value)) >= MANY
 
 
-def _as_shape(dims: Iterable[Any]) -> ir.Shape:
+def as_shape(dims: Iterable[Any]) -> ir.Shape:
+    """The shape of a value that has these `dims`."""
     return ir.Shape(None if isinstance(d, str) and d.startswith(_UNKNOWN) else d for d in dims)
 
 

@@ -16,6 +16,7 @@ from jax2onnx.optimize.engine import (
     dims,
     first,
     integers,
+    only_user,
     producer,
     scalar,
     some,
@@ -75,6 +76,25 @@ def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
     if a == np.float32:
         return b == np.float16 or narrow == ir.DataType.BFLOAT16 or (b.kind in "iu" and b.itemsize <= 2)
     return False
+
+
+@rewrites("Transpose", given=first("Concat"))
+def stack_along_another_axis(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Arrays that get a new axis each and are joined along it, which is then moved: it gets there at once."""
+    y, joined = node.outputs[0], producer(node.inputs[0], "Concat")
+    if joined is None or only_user(joined.outputs[0]) is None:
+        return None
+    perm, axis = attribute(node, "perm"), attribute(joined, "axis") % len(dims(y))
+    others, place = [i for i in perm if i != axis], perm.index(axis)
+    parts = [added for added in (producer(part, "Unsqueeze") for part in joined.inputs) if added is not None]
+    if others != sorted(others) or len(parts) < len(joined.inputs):
+        return None
+    if any(axes_of(added) not in ((axis,), (axis - len(perm),)) for added in parts):
+        return None
+    position = r.const([place], np.int64)
+    shape = [1 if i == place else d for i, d in enumerate(dims(y))]
+    moved = [r.op("Unsqueeze", part.inputs[0], position, like=y, shape=shape) for part in parts]
+    return r.op("Concat", *moved, like=y, axis=place)
 
 
 @rewrites("Transpose")

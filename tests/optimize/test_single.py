@@ -65,3 +65,71 @@ def test_of_any_size():
 def test_groups_that_would_not_gain():
     model = check(lambda s: (jnp.stack([s[0], s[0] * 2]).sum(), s[0] * 2, s[0] + 1, s[1] - s[0]), STATES[0])
     assert not ops(model)["Reshape"]
+
+
+def points(*shape: int) -> np.ndarray:
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    x.flat[:2] = np.nan, -0.0
+    return x
+
+
+def shape_nodes(model: onnx.ModelProto) -> int:
+    found = ops(model)
+    return found["Unsqueeze"] + found["Squeeze"] + found["Reshape"]
+
+
+def rotated(q, v):
+    """A vector turned by a quaternion, as physics engines do it."""
+    s, u = q[..., 0], q[..., 1:]
+    r = 2 * (jnp.sum(u * v, -1, keepdims=True) * u) + (s * s - jnp.sum(u * u, -1))[..., None] * v
+    return r + 2 * s[..., None] * jnp.cross(u, v)
+
+
+def multiplied(p, q):
+    a, b, c, d = (p[..., i] for i in range(4))
+    e, f, g, h = (q[..., i] for i in range(4))
+    return jnp.stack(
+        [
+            a * e - b * f - c * g - d * h,
+            a * f + b * e + c * h - d * g,
+            a * g - b * h + c * e + d * f,
+            a * h + b * g - c * f + d * e,
+        ],
+        -1,
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (9,), (2, 5), (1,), (0,), (4, 1)])
+def test_coordinates_of_many_points_keep_their_axis(shape):
+    p, q, v = points(*shape, 4), points(*shape, 4), points(*shape, 3)
+    assert not shape_nodes(check(multiplied, p, q))
+    assert not shape_nodes(check(jnp.cross, p[..., :3], v))
+    check(rotated, p, v)
+    dims = tuple("ABC"[: len(shape)])
+    if 0 not in shape:
+        check(lambda q, v: rotated(multiplied(q, q), v), p, v, dims=[(*dims, 4), (*dims, 3)])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda p, s: jnp.stack([p[:, 0] * s, p[:, 1] + p[:, 2], s], -1),  # one from elsewhere
+        lambda p, s: jnp.stack([p[:, 0] * jnp.arange(9.0), p[:, 1] * jnp.ones((1, 1))[0], p[:, 2]], -1),
+        lambda p, s: jnp.stack([p[:, 0] + p[:, 1], -p[:, 1], p[:, 2]], -1) * (p[:, 0] - p[:, 2])[:, None, None],
+        lambda p, s: (jnp.stack([p[:, 0], 2 * p[:, 1], p[:, 2]], -1), (p[:, 0] + p[:, 1]).sum(), p[:, 2] > 0),
+        lambda p, s: jnp.stack([p[:, 0] * p[2, 1], p[:, 1] + s[3], p[:, 2]], -1),
+        lambda p, s: jnp.stack([jnp.sqrt((p * p).sum(-1)), p.max(-1), p[:, 0] * s], -1),
+        lambda p, s: jnp.stack([p[:, 0] * 2, p[:, 1]], 0) + jnp.stack([p[:, 2] - 1, s], 0),
+        lambda p, s: jnp.stack([p[:, 0] * 2, p[:, 1] + 1, p[:, 2]], -1)[None] * (p[:, 0] * 3)[None, :, None],
+        lambda p, s: jnp.stack(
+            [p[:, 0] + jnp.ones((2, 9)), p[:, 1] - jnp.ones((2, 1)), p[:, 2] * jnp.ones((2, 9))], -1
+        ),
+        lambda p, s: lax.fori_loop(0, 3, lambda i, p: jnp.stack([p[:, 1] * s, -p[:, 0], p[:, 2] + p[:, 0]], -1), p),
+        lambda p, s: jnp.stack([jnp.where(p[:, 0] > s, p[:, 1], p[:, 2]), jnp.clip(p[:, 0], 0, 1), -s], -1),
+        lambda p, s: lax.cond(s[0] > 0, lambda: jnp.stack([p[:, 0] * 2, p[:, 1]], -1), lambda: p[:, :2] * p[:, 2:]),
+        lambda p, s: jnp.stack([p[:, 0], p[:, 1], p[:, 0] * p[:, 1]], -1) @ jnp.stack([p[:3, 0], p[:3, 1] * 2], -1),
+    ],
+)
+def test_coordinates_with_other_things(fn):
+    check(fn, points(9, 3), points(9), rtol=1e-5)
+    check(fn, np.abs(points(9, 3)[::-1]), -points(9)[::-1], rtol=1e-5)
