@@ -42,6 +42,7 @@ from jax2onnx.optimize import (
     spans,
     units,
 )
+from jax2onnx.optimize.carries import drop_needless_carries
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
@@ -139,6 +140,7 @@ def _to_rest(model: ir.Model, normalization_mode: str) -> Counter[str]:
 
 def _rewrite(model: ir.Model, rule_sets: list[RuleSet]) -> Counter[str]:
     done = Rewriter(model, rule_sets).run()
+    done["drop_needless_carries"] = drop_needless_carries(model)
     done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
     done["share_equal_nodes"] = share_equal_nodes(model)
     done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)

@@ -1,0 +1,125 @@
+"""What a loop carries from step to step for nothing: values that never change, and values that nothing depends on.
+
+JAX programs have few of them. But a condition that was found to hold, or a choice between two equal values, leaves
+carries behind that are only passed on; and libraries count what most programs do not ask for.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from jax2onnx.graphs import bodies, roots, use_instead
+from jax2onnx.optimize.engine import attribute, used_values
+
+
+def drop_needless_carries(model: ir.Model) -> int:
+    """Take them out of all loops, the innermost first; how many there were."""
+    return sum(_visit(graph) for graph in roots(model))
+
+
+def _visit(graph: ir.Graph) -> int:
+    count = 0
+    for node in list(graph):
+        for body in bodies(node):
+            count += _visit(body)
+        if node.op_type in ("Loop", "Scan"):
+            count += _Loop(node).drop()
+    return count
+
+
+class _Loop:
+    """A Loop or Scan, and where its carries are among the inputs and outputs of the node and of its body."""
+
+    def __init__(self, node: ir.Node):
+        self.node = node
+        self.body: ir.Graph = node.attributes["body"].as_graph()
+        is_loop = node.op_type == "Loop"
+        # A Loop has the number of steps and the condition before them, its body the step and the condition.
+        self.first_in, self.first_out = (2, 1) if is_loop else (0, 0)
+        scanned = 0 if is_loop else attribute(node, "num_scan_inputs")
+        self.count = len(node.inputs) - self.first_in - scanned
+
+    def drop(self) -> int:
+        """Take out what is needless; how much that was."""
+        fixed = [i for i in range(self.count) if self._is_fixed(i)]
+        for i in fixed:
+            start = self.node.inputs[self.first_in + i]
+            use_instead(self._inside(i).uses(), start)
+            use_instead(self.node.outputs[i].uses(), start)
+        alive = self._alive()
+        dropped = [i for i in range(self.count) if i in fixed or i not in alive]
+        if len(dropped) == len(self.node.outputs):  # which nothing uses
+            return 0
+        if dropped:
+            self._keep([i for i in range(self.count) if i not in dropped])
+        return len(dropped)
+
+    def _inside(self, i: int) -> ir.Value:
+        return self.body.inputs[self.first_in + i]
+
+    def _is_fixed(self, i: int) -> bool:
+        """Is a carry passed on as it is? Not if it is another result of the body, or of the graph, as well."""
+        own, inside = self.body.outputs[self.first_out + i], self._inside(i)
+        passed = own
+        while (source := passed.producer()) is not None and source.op_type == "Identity":
+            passed = source.inputs[0]  # type: ignore[assignment]
+        others = [v for v in self.body.outputs if v is not own]
+        if passed is not inside or inside in others or own in others or self.node.outputs[i].is_graph_output():
+            return False
+        return self.node.inputs[self.first_in + i] is not None
+
+    def _alive(self) -> set[int]:
+        """The carries that something behind the loop depends on, or whether it goes on."""
+        outputs = list(self.body.outputs)
+        wanted = outputs[: self.first_out] + outputs[self.first_out + self.count :]
+        alive = {i for i, v in enumerate(self.node.outputs[: self.count]) if v.uses() or v.is_graph_output()}
+        wanted += [outputs[self.first_out + i] for i in alive]
+        position = {self._inside(i): i for i in range(self.count)}
+        seen: set[ir.Value] = set()
+        while wanted:
+            value = wanted.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in position and position[value] not in alive:
+                alive.add(position[value])
+                wanted.append(outputs[self.first_out + position[value]])
+            source = value.producer()
+            if source is not None and source.graph is self.body:
+                wanted += used_values(source)
+        return alive
+
+    def _keep(self, kept: list[int]) -> None:
+        """Leave only these carries."""
+        node, body = self.node, self.body
+        _choose(body.inputs, self.first_in, self.count, kept)
+        _choose(body.outputs, self.first_out, self.count, kept)
+        inputs = list(node.inputs)
+        _choose(inputs, self.first_in, self.count, kept)
+        node.resize_inputs(len(inputs))
+        for i, value in enumerate(inputs):
+            node.replace_input_with(i, value)
+        outputs = list(node.outputs)
+        _choose(outputs, 0, self.count, kept)
+        for place, moved in zip(node.outputs, outputs, strict=False):
+            if place is not moved:
+                _take_over(place, moved)
+        node.resize_outputs(len(outputs))
+
+
+def _choose(values: list, first: int, count: int, kept: list[int]) -> None:
+    values[first : first + count] = [values[first + i] for i in kept]
+
+
+def _take_over(place: ir.Value, moved: ir.Value) -> None:
+    """Let a value be what another was, for all that use it."""
+    place.shape, place.type = moved.shape, moved.type
+    place.meta.clear()
+    place.meta.update(moved.meta)
+    use_instead(moved.uses(), place)
+    if moved.is_graph_output():
+        graph = moved.producer().graph  # type: ignore[union-attr]
+        positions = [i for i, output in enumerate(graph.outputs) if output is moved]
+        for i in positions:
+            graph.outputs[i] = place
+        place.name, moved.name = moved.name, None
