@@ -4,7 +4,8 @@ ONNX Runtime computes with operands of different shapes span by span: as many el
 both, or in one while the other has only one for all of them. Each span takes about ten nanoseconds more than its
 elements do. So points[:, None] - points, with three coordinates each, takes ten to thirty times as long as the same of
 arrays that have been expanded, and expanding them takes next to nothing. But an Expand along the last axis copies
-element by element. There a Concat of the array with itself is the fastest, by far.
+element by element. There a Concat of the array with itself is the fastest, by far. And sums along an axis with only a
+few elements behind it are taken one by one, where the sum of slices is many at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import likely_size
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, dims, has_many
+from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, axes_of, dims, has_many
 from jax2onnx.optimize.units import BINARY
 
 LAST = RuleSet()
@@ -33,6 +34,9 @@ LONG = 16
 
 MOST_COPIES = 8
 """Of more of them a Concat takes as long as what it saves."""
+
+MANY_SUMS = 1024
+SUMMED = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 class _Axes(NamedTuple):
@@ -119,3 +123,20 @@ def expand_by_joining(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     joined = _side_by_side(r, x, axis - len(shape), count)
     return joined if dims(joined) == shape else r.op("Expand", joined, node.inputs[1], like=y)
+
+
+@LAST.rewrites("ReduceSum")
+def add_up_slices(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A sum of few, along an axis before a short one, for many."""
+    x, y, axes = node.inputs[0], node.outputs[0], axes_of(node)
+    if x is None or x.dtype not in SUMMED or axes is None or len(axes) != 1:
+        return None
+    shape, axis = dims(x), axes[0] % len(dims(x))
+    count, behind = shape[axis], likely_size(shape[axis + 1 :])
+    if not isinstance(count, int) or not 1 < count <= MOST_COPIES or not 1 < behind <= SHORT:
+        return None
+    if likely_size(shape[:axis]) < MANY_SUMS:
+        return None
+    slices = r.split(x, [1] * count, axis)
+    total = r.op("Sum", *slices, like=y, shape=[1 if i == axis else d for i, d in enumerate(shape)])
+    return total if attribute(node, "keepdims", 1) else r.op("Squeeze", total, r.const([axis], np.int64), like=y)

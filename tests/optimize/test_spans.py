@@ -102,3 +102,18 @@ def test_a_number_for_each_of_some_points() -> None:
 def test_nothing_is_repeated_where_that_saves_nothing(fn: Callable[..., Any], args: list[np.ndarray]) -> None:
     model = check(fn, *args)
     assert {"Expand", "Concat"}.isdisjoint(n.op_type for n in model.graph.node)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("shape", "axis"), [((2000, 8, 2), 1), ((50, 40, 3, 5), 2), ((2000, 2, 1, 4), -3)])
+def test_sums_of_few_for_many(shape: tuple[int, ...], axis: int, dtype: Any) -> None:
+    x = array(*shape, dtype=dtype)
+    model = check(lambda x: (x.sum(axis), x.sum(axis, keepdims=True)), x, rtol=1e-6)
+    assert "ReduceSum" not in {n.op_type for n in model.graph.node}
+    check(lambda x: x.sum(axis), x[:50], dims=[("N", *shape[1:])], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((100, 8, 2), 1), ((2000, 9, 2), 1), ((2000, 8, 64), 1), ((2000, 8), 1)])
+def test_other_sums(shape: tuple[int, ...], axis: int) -> None:
+    model = check(lambda x: x.sum(axis), array(*shape), rtol=1e-5)
+    assert "Sum" not in {n.op_type for n in model.graph.node}
