@@ -52,7 +52,7 @@ def scale_doubles_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """ONNX Runtime makes a matrix product and a factor one node, whose factor has single precision."""
     y = node.outputs[0]
     x = next((x for x, factor in (node.inputs, node.inputs[::-1]) if scalar(factor) is not None), None)
-    if x is None or y.dtype != ir.DataType.DOUBLE or not (_is_product(x) or _is_multiplied(y)):
+    if x is None or y.dtype != ir.DataType.DOUBLE or dims(x) != dims(y) or not (_is_product(x) or _is_multiplied(y)):
         return None
     axis = r.const([0], np.int64)
     apart = r.op("Unsqueeze", x, axis, like=x, shape=[1, *dims(x)])
