@@ -19,6 +19,9 @@ LAST = RuleSet()
 DTYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """In bfloat16, XLA divides."""
 
+SMALL_BYTES = 1 << 20
+"""Larger constants may not be in memory yet, and are not read for this."""
+
 
 @LAST.rewrites("Div")
 def multiply_by_reciprocals(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -27,7 +30,8 @@ def multiply_by_reciprocals(r: Rewriter, node: ir.Node) -> ir.Value | None:
     y = node.outputs[0]
     if x is None or divisor is None or y.dtype not in DTYPES:
         return None
-    known = constant(divisor)
+    tensor = divisor.const_value
+    known = constant(divisor) if tensor is not None and tensor.nbytes <= SMALL_BYTES else None
     if known is not None:
         with np.errstate(all="ignore"):
             inverse = r.moved(np.reciprocal(known), divisor)
