@@ -18,6 +18,8 @@ from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES
 from jax2onnx.optimize.units import BINARY, UNARY
 
 ELEMENTWISE = {*UNARY, *BINARY}
+SMALL_BYTES = 64 * 1024
+"""Known operands up to this size are stored with the further axis; others are not stored twice."""
 
 _Constants = Callable[[np.ndarray], ir.Value]
 _Group = dict[ir.Node, None]
@@ -103,7 +105,11 @@ def _from_outside(node: ir.Node, group: _Group) -> list[ir.Value]:
     """The operands that need a further axis, are not of the group, and not known."""
     if not _is_elementwise(node) or not dims(node.outputs[0]):
         return []
-    return [x for x in _parts(node) if x.producer() not in group and x.const_value is None]
+    return [x for x in _parts(node) if x.producer() not in group and not _is_small_constant(x)]
+
+
+def _is_small_constant(x: ir.Value) -> bool:
+    return x.const_value is not None and x.const_value.nbytes <= SMALL_BYTES
 
 
 def _gain(node: ir.Node, group: _Group) -> int:
@@ -145,7 +151,7 @@ def _extend_operands(
         if x is None or x not in _parts(node) or x.producer() in group:
             continue
         if x not in extended:
-            known = constant(x)
+            known = constant(x) if _is_small_constant(x) else None
             extended[x] = new_constant(known[..., None]) if known is not None else _unsqueezed(node, x, new_constant)
         node.replace_input_with(i, extended[x])
 

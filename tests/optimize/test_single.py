@@ -133,3 +133,13 @@ def test_coordinates_of_many_points_keep_their_axis(shape):
 def test_coordinates_with_other_things(fn):
     check(fn, points(9, 3), points(9), rtol=1e-5)
     check(fn, np.abs(points(9, 3)[::-1]), -points(9)[::-1], rtol=1e-5)
+
+
+def test_large_constants_are_not_stored_twice():
+    known = points(40_000)
+
+    def fn(p):
+        return jnp.stack([p[:, 0] * known, p[:, 1] + known, -p[:, 0]], -1), known + p.sum()
+
+    model = check(fn, points(40_000, 2))
+    assert sum(t.dims[0] >= 40_000 for t in model.graph.initializer if t.dims) == 1
