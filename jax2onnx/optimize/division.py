@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.optimize.engine import KNOWN, Rewriter, RuleSet, constant, dims, producer, scalar, some
+from jax2onnx.optimize.engine import KNOWN, Rewriter, RuleSet, aligned_dims, constant, dims, producer, scalar, some
 
 LAST = RuleSet()
 """Formulas have quotients."""
@@ -35,7 +35,7 @@ def multiply_by_reciprocals(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if known is not None:
         with np.errstate(all="ignore"):
             inverse = r.moved(np.reciprocal(known), divisor)
-    elif _is_spread(dims(divisor), dims(y)):
+    elif _is_spread(divisor, y):
         inverse = r.op("Reciprocal", divisor, like=divisor)
     else:
         return None
@@ -45,10 +45,10 @@ def multiply_by_reciprocals(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Mul", x, inverse, like=y)
 
 
-def _is_spread(shape: tuple, over: tuple) -> bool:
+def _is_spread(x: ir.Value, over: ir.Value) -> bool:
     """Is an array repeated to be as large as another?"""
-    full = (1,) * (len(over) - len(shape)) + shape
-    return any(a == 1 and b != 1 for a, b in zip(full, over, strict=True))
+    full = aligned_dims(x, len(dims(over)))
+    return any(a == 1 and b != 1 for a, b in zip(full, dims(over), strict=True))
 
 
 @LAST.rewrites("Mul", "Div", given=some(KNOWN))

@@ -405,6 +405,11 @@ def dims(value: ir.Value) -> Dims:
     )
 
 
+def aligned_dims(value: ir.Value, rank: int) -> Dims:
+    """The sizes of a value as broadcasting sees them: with axes of size 1 before them, `rank` in all."""
+    return (1,) * (rank - len(dims(value))) + dims(value)
+
+
 MANY = 4096
 """From so many elements on, several fast operators take clearly less time than a slow one."""
 

@@ -16,6 +16,7 @@ from jax2onnx.optimize.engine import (
     Dims,
     Rewriter,
     RuleSet,
+    aligned_dims,
     attribute,
     axes_of,
     constant,
@@ -93,7 +94,7 @@ def _follow(r: Rewriter, operand: ir.Value | None, perm: list[int]) -> ir.Value 
     if found is not None and found[1] == perm:
         return found[0]
     back = _inverse(perm)
-    shape: Dims = (1,) * (len(perm) - len(dims(operand))) + dims(operand)
+    shape = aligned_dims(operand, len(perm))
     known = constant(operand)
     if known is not None and known.nbytes <= 1 << 20:
         turned = known.reshape([int(d) for d in shape]).transpose(back)

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import likely_size
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, axes_of, dims, has_many
+from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, aligned_dims, attribute, axes_of, dims, has_many
 from jax2onnx.optimize.units import BINARY
 
 LAST = RuleSet()
@@ -36,7 +36,10 @@ MOST_COPIES = 8
 """Of more of them a Concat takes as long as what it saves."""
 
 MANY_SUMS = 1024
+"""For so many sums, two or three nodes more pay off."""
+
 SUMMED = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""The types in which this is tested."""
 
 
 class _Axes(NamedTuple):
@@ -62,7 +65,7 @@ def repeat_around_short_spans(r: Rewriter, node: ir.Node) -> ir.Value | None:
     varying = [x for x in node.inputs if x is not None and any(d != 1 for d in dims(x))]
     if len(varying) < 2 or not has_many(y):
         return None
-    aligned = {x: (1,) * (len(shape) - len(dims(x))) + dims(x) for x in varying}
+    aligned = {x: aligned_dims(x, len(shape)) for x in varying}
     spans = _spans(shape, list(aligned.values()))
     if spans is None:
         return None
@@ -113,7 +116,7 @@ def expand_by_joining(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if x is None or not has_many(y) or not dims(x):
         return None
     shape = dims(y)
-    own = (1,) * (len(shape) - len(dims(x))) + dims(x)
+    own = aligned_dims(x, len(shape))
     spans = _spans(shape, [own])
     if spans is None:
         return None

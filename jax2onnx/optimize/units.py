@@ -15,6 +15,7 @@ from jax2onnx.optimize.engine import (
     Dims,
     Rewriter,
     RuleSet,
+    aligned_dims,
     attribute,
     axes_of,
     constant,
@@ -164,7 +165,7 @@ def _inner_operand(r: Rewriter, operand: ir.Value | None, outer: Dims, inner: Di
     if x is not None and dims(operand) == outer and dims(x) == inner:
         return x
     # Its axes are those of `outer`, aligned at the end; which of `inner` are they?
-    shape = (1,) * (len(outer) - len(dims(operand))) + dims(operand)
+    shape = aligned_dims(operand, len(outer))
     axes = _axis_map(outer, inner)
     if any(size != 1 and i not in axes for i, size in enumerate(shape)):
         return None
@@ -262,7 +263,7 @@ def move_before_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x = expand.inputs[0]
     if x is None or len(outer.uses()) != 1 or not all(isinstance(d, int) for d in (*dims(x), *dims(y))):
         return None
-    aligned = (1,) * (len(dims(outer)) - len(dims(x))) + dims(x)
+    aligned = aligned_dims(x, len(dims(outer)))
     shape = [1] * len(dims(y))
     for ours, theirs in _axis_map(dims(y), dims(outer)).items():
         shape[ours] = int(aligned[theirs])
