@@ -145,13 +145,13 @@ def to_onnx(
     if not isinstance(constraints, str):
         constraints = (*constraints, *assumed())
     default_dtype = np.float64 if enable_double_precision else np.float32
-    with compat.x64(enable_double_precision or jax.config.jax_enable_x64):
+    with compat.evaluation.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)
     rules = {**LOWERINGS, **(lowerings or {})}
     source = source_of(fn)
     arguments = specs if weights is None else [weight_specs(weights), *specs]
     wide = enable_double_precision or jax.config.jax_enable_x64 or needs_x64(arguments)
-    with compat.x64(wide):
+    with compat.evaluation.x64(wide):
         if random == "noise":
             noisy = noise_as_input(source.fn, arguments, input_params or {})
             source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs
@@ -160,12 +160,12 @@ def to_onnx(
         count = 0 if weights is None or weights_as_inputs else len(jax.tree.leaves(weights))
         baked = bake(weights, program.input_names[:count], load_weight) if count else []
         names = final_names(program.input_names[count:], input_names, program.output_names, output_names)
-        live = compat.remove_dead_code(side_effects.drop(compat.without_references(program.jaxpr)))
+        live = compat.programs.remove_dead_code(side_effects.drop(compat.programs.without_references(program.jaxpr)))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
         core = to_core(live)
         if core is not live:  # the primitives that other libraries define have checks, too
             unchecked = side_effects.drop(core)
-            core = core if unchecked is core else compat.remove_dead_code(unchecked)
+            core = core if unchecked is core else compat.programs.remove_dead_code(unchecked)
         if functions == "modules":
             core = outline(core)
         if record_primitive_calls_file is not None:

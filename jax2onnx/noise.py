@@ -58,11 +58,13 @@ def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     names = [f"{draw.kind}_{i}" for i, draw in enumerate(draws)]
     specs = {name: jax.ShapeDtypeStruct(draw.shape, draw.dtype) for name, draw in zip(names, draws, strict=True)}
     flat, tree = jax.tree.flatten(program.inputs)
-    replaced = compat.trace_flat(
+    replaced = compat.programs.trace_flat(
         lambda *leaves: _run(program.jaxpr, leaves[: len(flat)], iter(leaves[len(flat) :])),
         [*program.jaxpr.in_avals, *(jax.core.ShapedArray(d.shape, d.dtype) for d in draws)],
     )
-    before, after = (jax.tree.unflatten(tree, compat.used_inputs(c)[: len(flat)]) for c in (program.jaxpr, replaced))
+    before, after = (
+        jax.tree.unflatten(tree, compat.programs.used_inputs(c)[: len(flat)]) for c in (program.jaxpr, replaced)
+    )
     (positional, named), (used, named_used), (still_used, named_still_used) = program.inputs, before, after
     left_args = [not _only_for_draws(*uses) for uses in zip(used, still_used, positional, strict=True)]
     left_kwargs = {k for k in named if not _only_for_draws(named_used[k], named_still_used[k], named[k])}
@@ -91,7 +93,7 @@ def _only_for_draws(before: Any, after: Any, spec: Any) -> bool:
 
 def _zeros(spec: Any) -> Any:
     """Something of a type, for an argument that nothing depends on."""
-    data = compat.key_data_type(jax.core.ShapedArray(spec.shape, spec.dtype))
+    data = compat.kinds.key_data_type(jax.core.ShapedArray(spec.shape, spec.dtype))
     if data is None:
         return jax.numpy.zeros(spec.shape, spec.dtype)
     return jax.random.wrap_key_data(jax.numpy.zeros(data.shape, data.dtype), impl=spec.dtype._impl.name)
@@ -110,15 +112,15 @@ def _draws_in(closed: ClosedJaxpr, around: tuple[Any, ...]) -> Iterator[Draw]:
                 yield draw
             continue
         if eqn.primitive in _WITHOUT_END:
-            raise UnsupportedError(f"{_CANNOT} `{eqn.primitive}`, at {compat.source_line(eqn, *around)}.")
-        for body in compat.sub_jaxprs(eqn.params):
+            raise UnsupportedError(f"{_CANNOT} `{eqn.primitive}`, at {compat.sources.source_line(eqn, *around)}.")
+        for body in compat.programs.sub_jaxprs(eqn.params):
             for inner in _draws_in(body, (eqn, *around)):
                 if eqn.primitive is P.scan_p:
                     yield inner._replace(shape=(eqn.params["length"], *inner.shape))
-                elif eqn.primitive is P.cond_p or eqn.primitive in compat.CALL_PRIMITIVES:
+                elif eqn.primitive is P.cond_p or eqn.primitive in compat.kinds.CALL_PRIMITIVES:
                     yield inner
                 else:
-                    where = compat.source_line(eqn, *around)
+                    where = compat.sources.source_line(eqn, *around)
                     raise UnsupportedError(f"{_CANNOT} what is drawn inside of `{eqn.primitive}`, at {where}.")
 
 
@@ -167,7 +169,7 @@ def _draw(kind: str, eqn: Any) -> Draw:
 
 
 def _is_key(v: Any) -> bool:
-    return compat.key_data_type(v.aval) is not None
+    return compat.kinds.key_data_type(v.aval) is not None
 
 
 # ------------------------------------------------------------------------------------------------ replacing them
@@ -194,7 +196,7 @@ def _run(closed: ClosedJaxpr, args: Sequence[Any], noise: Iterator[Any]) -> list
 
 
 def _apply(eqn: Any, operands: list[Any], noise: Iterator[Any]) -> list[Any]:
-    bodies = compat.sub_jaxprs(eqn.params)
+    bodies = compat.programs.sub_jaxprs(eqn.params)
     counts = [sum(1 for _ in _draws_in(body, ())) for body in bodies] if bodies else []
     if not any(counts):
         results = eqn.primitive.bind(*operands, **eqn.params)
@@ -206,11 +208,11 @@ def _apply(eqn: Any, operands: list[Any], noise: Iterator[Any]) -> list[Any]:
         which, *rest = operands
         branches = [lambda rest, mine, body=body, k=k: _run(body, rest, iter(mine[k])) for k, body in enumerate(bodies)]
         return lax.switch(which, branches, rest, mine)
-    return _run(compat.callee(eqn.params), operands, iter(mine[0]))
+    return _run(compat.programs.callee(eqn.params), operands, iter(mine[0]))
 
 
 def _scan(params: dict[str, Any], operands: list[Any], body: ClosedJaxpr, noise: list[Any]) -> list[Any]:
-    consts, carries = compat.scan_layout(params)
+    consts, carries = compat.programs.scan_layout(params)
 
     def step(carry: Any, slices: Any) -> Any:
         results = _run(body, [*operands[:consts], *carry, *slices[0]], iter(slices[1]))

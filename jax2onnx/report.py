@@ -32,8 +32,8 @@ def equations(closed: ClosedJaxpr) -> Iterator[tuple[Any, Any]]:
         for eqn in closed.jaxpr.eqns:
             source = origin or eqn
             yield eqn, source
-            is_decomposed = str(eqn.params.get("name", "")).startswith(compat.DECOMPOSED)
-            for sub in compat.sub_jaxprs(eqn.params):
+            is_decomposed = str(eqn.params.get("name", "")).startswith(compat.equations.DECOMPOSED)
+            for sub in compat.programs.sub_jaxprs(eqn.params):
                 yield from visit(sub, source if is_decomposed else origin)
 
     return visit(closed, None)
@@ -44,7 +44,7 @@ def check_all_supported(closed: ClosedJaxpr, lowered: Container[Primitive]) -> N
     missing: dict[str, list[str]] = {}
     for eqn, origin in equations(closed):
         if eqn.primitive not in lowered:
-            missing.setdefault(eqn.primitive.name, []).append(compat.source_line(origin))
+            missing.setdefault(eqn.primitive.name, []).append(compat.sources.source_line(origin))
     if missing:
         lines = [
             f"  {name} ({len(places)}x), first at {places[0]}" + (f": {REASONS[name]}" if name in REASONS else "")
@@ -67,7 +67,7 @@ def write_primitive_calls(closed: ClosedJaxpr, path: str | os.PathLike[str]) -> 
                 "inputs": [v.aval.str_short() for v in eqn.invars],
                 "outputs": [v.aval.str_short() for v in eqn.outvars],
                 "params": {k: str(v) for k, v in eqn.params.items() if not _is_jaxpr(v)},
-                "source": compat.source_line(origin),
+                "source": compat.sources.source_line(origin),
             }
         )
     record = {name: {"count": len(uses), "calls": uses} for name, uses in sorted(calls.items())}
@@ -78,4 +78,4 @@ def write_primitive_calls(closed: ClosedJaxpr, path: str | os.PathLike[str]) -> 
 
 
 def _is_jaxpr(value: Any) -> bool:
-    return bool(compat.sub_jaxprs({"": value})) or callable(value)
+    return bool(compat.programs.sub_jaxprs({"": value})) or callable(value)

@@ -31,14 +31,14 @@ def sample_sizes(specs: Any, count: int = 3, needed: Sequence[str] = ()) -> list
     if not dims:
         return [{}]
     scope = dims[0].scope
-    constraints = [*compat.scope_constraints(scope), *(parse_constraint(text, scope) for text in needed)]
+    constraints = [*compat.dims.scope_constraints(scope), *(parse_constraint(text, scope) for text in needed)]
     expressions = [*dims, *(expression for expression, _ in constraints if is_symbolic_dim(expression))]
-    names = sorted(set().union(*map(compat.dim_names, expressions)))
+    names = sorted(set().union(*map(compat.dims.dim_names, expressions)))
 
     def fits(sizes: Mapping[str, int]) -> bool:
-        if any(compat.evaluate_dim(dim, sizes) < 0 for dim in dims):
+        if any(compat.dims.evaluate_dim(dim, sizes) < 0 for dim in dims):
             return False
-        values = [(compat.evaluate_dim(expression, sizes), exact) for expression, exact in constraints]
+        values = [(compat.dims.evaluate_dim(expression, sizes), exact) for expression, exact in constraints]
         return all(value == 0 if exact else value >= 0 for value, exact in values)
 
     found: list[dict[str, int]] = []
@@ -70,7 +70,7 @@ def with_sizes(specs: Any, sizes: Mapping[str, int]) -> Any:
     """`specs` with numbers in place of symbolic dimensions."""
 
     def fixed(spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        shape = tuple(compat.evaluate_dim(dim, sizes) for dim in spec.shape)
+        shape = tuple(compat.dims.evaluate_dim(dim, sizes) for dim in spec.shape)
         return jax.ShapeDtypeStruct(shape, spec.dtype, weak_type=spec.weak_type)
 
     return tree_util.tree_map(fixed, specs)

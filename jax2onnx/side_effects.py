@@ -28,22 +28,24 @@ def drop(closed: ClosedJaxpr) -> ClosedJaxpr:
             new = [visit_equation(eqn, *around) for eqn in closed.jaxpr.eqns]
             changed = any(a is not b for a, b in zip(new, closed.jaxpr.eqns, strict=True))
             eqns = [eqn for eqn in new if eqn is not None]
-            done[key] = closed, compat.with_equations(closed, eqns) if changed else closed
+            done[key] = closed, compat.programs.with_equations(closed, eqns) if changed else closed
         return done[key][1]
 
     def visit_equation(eqn: Any, *around: Any) -> Any:
-        if eqn.primitive in compat.PRINTS:
+        if eqn.primitive in compat.kinds.PRINTS:
             return None
-        if eqn.primitive in compat.CHECKS:
-            checks.append(compat.source_line(eqn, *around))
+        if eqn.primitive in compat.kinds.CHECKS:
+            checks.append(compat.sources.source_line(eqn, *around))
             return None
         if eqn.primitive is P.cond_p:
             harmless = [b for b in eqn.params["branches"] if not _raises(b)]
             if len(harmless) == 1 < len(eqn.params["branches"]):
-                checks.append(compat.source_line(eqn, *around))
-                return compat.call_equation(eqn.replace(invars=eqn.invars[1:]), visit(harmless[0], eqn, *around))
-        params = compat.map_sub_jaxprs(lambda body: visit(body, eqn, *around), eqn.params)
-        return eqn if params is None else compat.without_effects(eqn.replace(params=params))
+                checks.append(compat.sources.source_line(eqn, *around))
+                return compat.equations.call_equation(
+                    eqn.replace(invars=eqn.invars[1:]), visit(harmless[0], eqn, *around)
+                )
+        params = compat.programs.map_sub_jaxprs(lambda body: visit(body, eqn, *around), eqn.params)
+        return eqn if params is None else compat.equations.without_effects(eqn.replace(params=params))
 
     result = visit(closed)
     if checks:
@@ -57,6 +59,6 @@ def drop(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _raises(branch: ClosedJaxpr) -> bool:
     """Does a branch call back into one of the `RAISING_MODULES`?"""
     return any(
-        eqn.primitive in compat.CALLBACKS and compat.callback_module(eqn.params) in RAISING_MODULES
+        eqn.primitive in compat.kinds.CALLBACKS and compat.kinds.callback_module(eqn.params) in RAISING_MODULES
         for eqn in branch.jaxpr.eqns
     )

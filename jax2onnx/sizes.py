@@ -34,7 +34,7 @@ def describe_constraints(specs: Any, constraints: Sequence[str], needed: Sequenc
     dims = [dim for spec in jax.tree.leaves(specs) for dim in spec.shape if is_symbolic_dim(dim)]
     if not dims:
         return {}
-    given = list(constraints) or compat.constraint_texts(dims[0].scope)
+    given = list(constraints) or compat.dims.constraint_texts(dims[0].scope)
     return {CONSTRAINTS: json.dumps([*given, *(text for text in needed if text not in given)])}
 
 
@@ -67,7 +67,7 @@ def size_check(declared: Mapping[str, Sequence[int | str]], constraints: Sequenc
         for axis, dim in enumerate(shape)
         if isinstance(dim, str)
     ]
-    read = [(name, axis, solved) for name, axis, dim in named if (solved := compat.solve_dim(dim)) is not None]
+    read = [(name, axis, solved) for name, axis, dim in named if (solved := compat.dims.solve_dim(dim)) is not None]
     conditions = [(text, *parse_constraint(text, scope)) for text in constraints]
 
     def check(arrays: Mapping[str, Any]) -> None:
@@ -80,10 +80,10 @@ def size_check(declared: Mapping[str, Sequence[int | str]], constraints: Sequenc
         known = ", ".join(f"{name} is {size}" for name, size in sizes.items())
         for name, axis, dim in named:
             size = shapes[name][axis]
-            if size != compat.evaluate_dim(dim, sizes):
+            if size != compat.dims.evaluate_dim(dim, sizes):
                 raise InputError(f"The size of axis {axis} of {name} is {size}; it must be {dim}, where {known}.")
         for text, difference, is_exact in conditions:
-            value = compat.evaluate_dim(difference, sizes)
+            value = compat.dims.evaluate_dim(difference, sizes)
             if value != 0 if is_exact else value < 0:
                 mentioned = " and ".join(f"{name} is {sizes[name]}" for name in sorted(names_in(text)))
                 raise InputError(f"The model is for sizes with {text}, but {mentioned}.")

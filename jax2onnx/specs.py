@@ -146,7 +146,7 @@ class _Leaf:
             if isinstance(dim, str):
                 yield from names_in(dim)
             elif is_symbolic_dim(dim):
-                yield from compat.dim_names(dim)
+                yield from compat.dims.dim_names(dim)
 
     def spec(self, scope: SymbolicScope, nameless: Iterator[str], wide: bool) -> jax.ShapeDtypeStruct:
         shape = tuple(self._dim(next(nameless) if dim is None else dim, scope) for dim in self.dims)
@@ -223,9 +223,9 @@ def _fresh_names(leaves: list[_Leaf]) -> Iterator[str]:
 def _check_dimensions_can_be_read(specs: Any) -> None:
     """A model learns the sizes of its dimensions from the shapes it is given: each must be the only unknown of one."""
     dims = [dim for spec in tree_util.tree_leaves(specs) for dim in spec.shape if is_symbolic_dim(dim)]
-    known = {solved[0] for dim in dims if (solved := compat.solve_dim(dim)) is not None}
+    known = {solved[0] for dim in dims if (solved := compat.dims.solve_dim(dim)) is not None}
     for dim in dims:
-        if missing := sorted(set(compat.dim_names(dim)) - known):
+        if missing := sorted(set(compat.dims.dim_names(dim)) - known):
             raise InputError(
                 f"The size of the dimension {missing[0]!r} cannot be read from any input: it appears only in "
                 f"{str(dim)!r}, with others. (A name has letters, digits and _ only.)"

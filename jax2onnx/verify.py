@@ -61,7 +61,7 @@ def verify(
     """
     pair = _Pair(fn, dict(input_params or {}), _session(model), inputs_as_nchw or (), outputs_as_nchw or ())
     tried, worst = [], 0.0
-    with compat.x64(x64 or needs_x64(specs) or _x64_is_on()):
+    with compat.evaluation.x64(x64 or needs_x64(specs) or _x64_is_on()):
         for seed, sizes in enumerate(sample_sizes(specs, runs, constraints_of(pair.session) or ())):
             fixed = with_sizes(specs, sizes)
             result = pair.compare(fixed, jax.tree.leaves(sample_arrays(fixed, seed)), _by_dtype(rtol, atol, precision))
@@ -96,7 +96,7 @@ def allclose(
     pair = _Pair(
         plain, dict(input_params or {}), _session(onnx_model_path), inputs_as_nchw or (), outputs_as_nchw or ()
     )
-    with compat.x64(enable_double_precision or needs_x64(specs) or _x64_is_on()):
+    with compat.evaluation.x64(enable_double_precision or needs_x64(specs) or _x64_is_on()):
         fixed = with_sizes(specs, sample_sizes(specs, 1, constraints_of(pair.session) or ())[0])
         generated = jax.tree.leaves(sample_arrays(fixed))
         arrays = [
@@ -160,7 +160,7 @@ class _Pair:
         program = trace(self.fn, specs, self.input_params)
         values = [*arrays, *self._keyword_values(program)]
         values = [_as_jax(value, aval) for value, aval in zip(values, program.jaxpr.in_avals, strict=True)]
-        wanted = [_runtime().at_boundary(w) for w in compat.evaluate_program(program.jaxpr, values)]
+        wanted = [_runtime().at_boundary(w) for w in compat.evaluation.evaluate_program(program.jaxpr, values)]
         names = [value.name for value in self.session.get_outputs()]
         got = self._run_model(values, program.input_names)
         if len(got) != len(wanted):

@@ -42,7 +42,7 @@ def check(
     is for errors relative to the largest element of each output. `options` go to `to_onnx`.
     """
     wide = x64 if x64 is not None else _x64_is_on() or _has_64_bits(args)
-    with compat.x64(wide):
+    with compat.evaluation.x64(wide):
         arrays = jax.tree.map(_as_array, args)
         inputs = list(arrays) if dims is None else [_with_dims(a, d) for a, d in zip(arrays, dims, strict=True)]
         if opset is not None:
@@ -107,7 +107,7 @@ def check_run(
 ) -> None:
     """The model gives for `args` what JAX gives."""
     wide = x64 if x64 is not None else _x64_is_on() or _has_64_bits(args)
-    with compat.x64(wide):
+    with compat.evaluation.x64(wide):
         arrays = jax.tree.map(_as_array, args)
         feeds = [runtime.at_boundary(leaf) for leaf in jax.tree.leaves(arrays)]
         want = jax.tree.leaves(jax.jit(lambda *arguments: fn(*arguments))(*arrays))

@@ -310,5 +310,5 @@ def test_nothing_of_any_library_changes():
 def test_version_and_public_names():
     for name in jax2onnx.__all__:
         assert getattr(jax2onnx, name) is not None
-    with compat.x64(True):
+    with compat.evaluation.x64(True):
         check_valid(to_onnx(jnp.sin, [(2,)]))

@@ -78,37 +78,39 @@ def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container
         if key not in done:
             eqns = [visit_equation(eqn) for eqn in closed.jaxpr.eqns]
             changed = any(new is not old for new, old in zip(eqns, closed.jaxpr.eqns, strict=True))
-            done[key] = (closed, compat.with_equations(closed, eqns) if changed else closed)
+            done[key] = (closed, compat.programs.with_equations(closed, eqns) if changed else closed)
         return done[key][1]
 
     def visit_equation(eqn: Any) -> Any:
         avals = [v.aval for v in eqn.invars]
         rule = None if eqn.primitive in kept else DECOMPOSITIONS.get(eqn.primitive)
         if rule is not None and (rule.when is None or rule.when(avals, eqn.params)):
-            return compat.call_equation(eqn, trace(rule.fn, eqn, avals))
-        own = None if eqn.primitive in core or eqn.primitive in kept else compat.own_definition(eqn.primitive)
+            return compat.equations.call_equation(eqn, trace(rule.fn, eqn, avals))
+        own = (
+            None if eqn.primitive in core or eqn.primitive in kept else compat.definitions.own_definition(eqn.primitive)
+        )
         if own is not None:
             # Made to control transformations, by another library mostly, and defined in JAX.
             try:
-                return compat.call_equation(eqn, trace(own, eqn, avals))
+                return compat.equations.call_equation(eqn, trace(own, eqn, avals))
             except NOT_TRACEABLE:
                 return eqn  # it is not defined in JAX after all
         around.append(eqn)
-        params = compat.map_sub_jaxprs(visit, eqn.params)
+        params = compat.programs.map_sub_jaxprs(visit, eqn.params)
         around.pop()
         return eqn if params is None else eqn.replace(params=params)
 
     def trace(fn: Callable, eqn: Any, avals: list[Any]) -> ClosedJaxpr:
-        key = compat.hashable((eqn.primitive, [(a.shape, a.dtype) for a in avals], eqn.params))
+        key = compat.programs.hashable((eqn.primitive, [(a.shape, a.dtype) for a in avals], eqn.params))
         if key is None or key not in traced:
             specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
             try:
                 closed = visit(jax.make_jaxpr(lambda *args: fn(*args, **eqn.params))(*specs))
             except Inconclusive as error:
-                message = explain(error, compat.source_line(eqn, *reversed(around)))
+                message = explain(error, compat.sources.source_line(eqn, *reversed(around)))
                 raise UnsupportedError(f"{eqn.primitive} of these symbolic sizes: {message}") from error
             except UnsupportedError as error:
-                raise error.at(compat.source_line(eqn, *reversed(around))) from None
+                raise error.at(compat.sources.source_line(eqn, *reversed(around))) from None
             if key is None:
                 return closed
             traced[key] = closed

@@ -24,4 +24,4 @@ def collective(reduce: Callable[..., Any], x: Any, *, axes: Sequence[Any], **_: 
 
 
 for name, reduce in REDUCTIONS.items():
-    decomposes(*compat.primitives(name), when=_has_positions)(functools.partial(collective, reduce))
+    decomposes(*compat.kinds.primitives(name), when=_has_positions)(functools.partial(collective, reduce))

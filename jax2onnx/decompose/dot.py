@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
 
-for _primitive, _definition in compat.product_definitions().items():
+for _primitive, _definition in compat.definitions.product_definitions().items():
     decomposes(_primitive)(_definition)
 
 

@@ -10,7 +10,7 @@ from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
 
 
-@decomposes(*compat.primitives("empty", "empty2"))
+@decomposes(*compat.kinds.primitives("empty", "empty2"))
 def empty(*, dtype: Any, shape: Any = (), **_: Any) -> Any:
     """Zeros. (`empty2` is a scalar.)"""
     return lax.full(shape, 0, dtype)

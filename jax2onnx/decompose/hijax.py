@@ -10,7 +10,7 @@ from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
 
 
-@decomposes(compat.call_hi_primitive_p)
+@decomposes(compat.kinds.call_hi_primitive_p)
 def high_level(*args: Array, _prim: Any) -> list[Array]:
     """The definition that JAX compiles in its place."""
-    return compat.call_hi_primitive_p.to_lojax(*args, _prim=_prim)
+    return compat.kinds.call_hi_primitive_p.to_lojax(*args, _prim=_prim)

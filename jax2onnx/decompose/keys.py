@@ -16,7 +16,7 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive
 from jax.extend.core import primitives as P
 
-from jax2onnx.compat import key_data_type, prng, random_clone_p
+from jax2onnx.compat.kinds import key_data_type, prng, random_clone_p
 from jax2onnx.decompose.representation import Representation, eliminate
 
 

@@ -44,7 +44,7 @@ def rows_to_add(n: Any, least: int) -> int:
 
     They are a block of their own, which an algorithm that starts at the upper left does not mix with the others.
     """
-    return 0 if isinstance(n, int) or compat.is_at_least(n, least) else least - 1
+    return 0 if isinstance(n, int) or compat.dims.is_at_least(n, least) else least - 1
 
 
 def at(x: Array, i: Array | int, axis: int = 0) -> Array:

@@ -78,7 +78,7 @@ def to_tridiagonal(a: Array) -> tuple[Array, Array, Array, Array]:
 
     n = a.shape[0]
     # Where n may be 1, the last column has a reflector as well, of nothing: ONNX Runtime dies of some empty products.
-    t, (e, vt, tau) = lax.scan(step, a, indices(n - 1 if compat.is_at_least(n, 2) else n))
+    t, (e, vt, tau) = lax.scan(step, a, indices(n - 1 if compat.dims.is_at_least(n, 2) else n))
     return jnp.real(diagonal(t)), e[: n - 1], vt.T, tau
 
 

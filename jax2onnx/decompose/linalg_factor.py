@@ -79,7 +79,7 @@ def lu(a: Array, **_) -> list[Array]:
     is written. The rows stay where they are until the end; `order` tells which row is in which place.
     """
     m, n = a.shape
-    rank = compat.smaller(m, n)
+    rank = compat.dims.smaller(m, n)
     index = indices(m)
     if rank == 0:
         return [a, jnp.zeros((rank,), np.int32), index]

@@ -25,14 +25,14 @@ from jax2onnx.decompose.linalg_common import (
 from jax2onnx.decompose.registry import decomposes
 
 
-@decomposes(*compat.primitives("geqrf"))
+@decomposes(*compat.kinds.primitives("geqrf"))
 @over_batches(2)
 def geqrf(a: Array, **_) -> list[Array]:
     """R in the upper triangle, the Householder vectors below it; and their factors tau."""
     return list(_triangularise(a, None)[:2])
 
 
-@decomposes(*compat.primitives("geqp3"))
+@decomposes(*compat.kinds.primitives("geqp3"))
 @over_batches(2, 1)
 def geqp3(a: Array, jpvt: Array, **_) -> list[Array]:
     """QR with column pivoting. Columns with jpvt != 0 come first; of the others always the one with most left in it.
@@ -47,7 +47,7 @@ def geqp3(a: Array, jpvt: Array, **_) -> list[Array]:
 def _triangularise(a: Array, fixed: Array | None) -> tuple[Array, Array, Array]:
     """Householder QR of `a`: packed factors, taus, column order. Columns from number `fixed` on are pivoted."""
     m, n = a.shape
-    rank = compat.smaller(m, n)
+    rank = compat.dims.smaller(m, n)
     column = indices(n)
     if rank == 0:
         return a, jnp.zeros((rank,), a.dtype), column
@@ -108,7 +108,7 @@ def _unpacked(a: Array, taus: Array) -> Array:
 @over_batches(2)
 def qr(a: Array, *, pivoting: bool, full_matrices: bool, **_) -> list[Array]:
     m, n = a.shape
-    rank = compat.smaller(m, n)
+    rank = compat.dims.smaller(m, n)
     k = m if full_matrices else rank
     packed, taus, order = _triangularise(a, jnp.int32(0) if pivoting else None)
     q = householder_product(jnp.pad(packed[:, :rank], ((0, 0), (0, k - rank))), taus)

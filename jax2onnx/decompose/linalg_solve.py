@@ -17,4 +17,4 @@ def custom_linear_solve(*operands: Array, const_lengths: Any, jaxprs: Any) -> li
     """A call of `solve`. Operands: the constants of matvec, vecmat, solve and transpose_solve, then the right side."""
     before = const_lengths.matvec + const_lengths.vecmat
     constants = operands[before : before + const_lengths.solve]
-    return jaxpr_as_fun(compat.closed_jaxpr(jaxprs.solve))(*constants, *operands[sum(const_lengths) :])
+    return jaxpr_as_fun(compat.programs.closed_jaxpr(jaxprs.solve))(*constants, *operands[sum(const_lengths) :])

@@ -34,7 +34,7 @@ def svd(
         return results
     start, stop = subset_by_index
     if start == 0:  # then JAX takes fewer if there are fewer
-        stop = compat.smaller(compat.smaller(*a.shape[-2:]), stop)
+        stop = compat.dims.smaller(compat.dims.smaller(*a.shape[-2:]), stop)
     axes = (-1, -1, -2)[: len(results)]
     return [subset(x, start, stop, axis) for x, axis in zip(results, axes, strict=True)]
 
@@ -42,12 +42,12 @@ def svd(
 @over_batches(2)
 def _svd(a: Array, *, full_matrices: bool, compute_uv: bool) -> list[Array]:
     m, n = a.shape
-    if compute_uv and compat.is_undecided(m, n):
+    if compute_uv and compat.dims.is_undecided(m, n):
         return _svd_by_qr(a, full_matrices)
-    if compat.is_undecided(m, n):  # rows of zeros make it tall, and add singular values of zero
-        tall = jnp.pad(a, ((0, compat.non_negative(n - m)), (0, 0)))
+    if compat.dims.is_undecided(m, n):  # rows of zeros make it tall, and add singular values of zero
+        tall = jnp.pad(a, ((0, compat.dims.non_negative(n - m)), (0, 0)))
         (s,) = _svd(tall, full_matrices=False, compute_uv=False)
-        return [take(s, indices(compat.smaller(m, n)))]
+        return [take(s, indices(compat.dims.smaller(m, n)))]
     if m < n:  # of the adjoint, U and V change places
         s, *vectors = _svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv)
         return [s, *(adjoint(x) for x in reversed(vectors))]
@@ -75,7 +75,7 @@ def _svd(a: Array, *, full_matrices: bool, compute_uv: bool) -> list[Array]:
 def _svd_by_qr(a: Array, full_matrices: bool) -> list[Array]:
     """Of a matrix that may be tall or wide. What R has of rows is never more than its columns: R^H is not wide."""
     m, n = a.shape
-    k = compat.smaller(m, n)
+    k = compat.dims.smaller(m, n)
     q, r = qr(a, pivoting=False, full_matrices=full_matrices)
     s, v, uh = _svd(adjoint(r[:k]), full_matrices=full_matrices, compute_uv=True)
     u = adjoint(uh)

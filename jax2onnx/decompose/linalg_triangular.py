@@ -50,7 +50,7 @@ def solve_lower(a: Array, b: Array, *, unit_diagonal: bool) -> Array:
         return _unit_lower_inverse(a) @ b if unit_diagonal else _substitute(a, pivots, b)
 
     # One block at least, also where n may be 0 at run time.
-    count = (n + BLOCK - 1) // BLOCK if compat.is_positive(n) else n // BLOCK + 1
+    count = (n + BLOCK - 1) // BLOCK if compat.dims.is_positive(n) else n // BLOCK + 1
     size = count * BLOCK
     a = jnp.pad(a, (0, size - n)).reshape(count, BLOCK, count, BLOCK)
     b = jnp.pad(b, ((0, size - n), (0, 0))).reshape(count, BLOCK, width)

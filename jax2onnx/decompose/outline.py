@@ -34,11 +34,13 @@ def outline(closed: ClosedJaxpr) -> ClosedJaxpr:
             # Constants become arguments of the calls that use them, as all other values from outside.
             eqns = _outlined(entered, {v for v in jaxpr.outvars if not isinstance(v, Literal)}, 0)
             changed = len(eqns) != len(jaxpr.eqns) or any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True))
-            done[id(jaxpr)] = compat.with_equations(closed, eqns) if changed else closed
+            done[id(jaxpr)] = compat.programs.with_equations(closed, eqns) if changed else closed
         return done[id(jaxpr)]
 
     def enter(eqn: Any) -> Any:
-        params = compat.map_sub_jaxprs(visit, eqn.params) if eqn.primitive in compat.CALL_PRIMITIVES else None
+        params = (
+            compat.programs.map_sub_jaxprs(visit, eqn.params) if eqn.primitive in compat.kinds.CALL_PRIMITIVES else None
+        )
         return eqn if params is None else eqn.replace(params=params)
 
     return visit(closed)
@@ -64,9 +66,11 @@ def _outlined(eqns: Sequence[Any], used_outside: set, depth: int) -> list[Any]:
 
 def _count(eqn: Any) -> int:
     """The number of equations that an equation stands for: that of the function that it calls, if it is a call."""
-    if eqn.primitive not in compat.CALL_PRIMITIVES or str(eqn.params.get("name", "")).startswith(compat.DECOMPOSED):
+    if eqn.primitive not in compat.kinds.CALL_PRIMITIVES or str(eqn.params.get("name", "")).startswith(
+        compat.equations.DECOMPOSED
+    ):
         return 1
-    return sum(map(_count, compat.callee(eqn.params).jaxpr.eqns))
+    return sum(map(_count, compat.programs.callee(eqn.params).jaxpr.eqns))
 
 
 def _scope(eqn: Any, depth: int) -> str | None:
@@ -84,9 +88,9 @@ def _call(scope: str, eqns: list[Any], used_after: set, depth: int) -> Any:
     invars = list(dict.fromkeys(v for e in eqns for v in e.invars if not isinstance(v, Literal) and v not in own))
     outvars = [v for v in made if v in used_after]
     inner = _outlined(eqns, set(outvars), depth + 1)
-    body = compat.jaxpr_of(invars, outvars, [compat.without_scope(e, depth + 1) for e in inner])
+    body = compat.programs.jaxpr_of(invars, outvars, [compat.equations.without_scope(e, depth + 1) for e in inner])
     mark = Marked(NAMESPACE, _identifier(scope), is_shared=True)
-    return compat.marked_call(str(mark), body, invars, outvars, eqns[0])
+    return compat.equations.marked_call(str(mark), body, invars, outvars, eqns[0])
 
 
 def _identifier(scope: str) -> str:

@@ -24,7 +24,7 @@ def _choice(platforms: Platforms) -> int:
     raise UnsupportedError(f"The program has no code for the CPU here, just for {platforms}.")
 
 
-@decomposes(*compat.primitives("platform_index"))
+@decomposes(*compat.kinds.primitives("platform_index"))
 def platform_index(*, platforms: Platforms) -> Any:
     """The number of the choice."""
     return np.int32(_choice(platforms))

@@ -16,7 +16,8 @@ from jax.extend.core import primitives as P
 from jax.lax import RandomAlgorithm
 
 from jax2onnx import compat
-from jax2onnx.compat import gamma_sampler, generator_definitions, iota_2x32_shape_p, random_clone_p, threefry
+from jax2onnx.compat.definitions import gamma_sampler, generator_definitions, threefry
+from jax2onnx.compat.kinds import iota_2x32_shape_p, random_clone_p
 from jax2onnx.decompose.registry import decomposes
 from jax2onnx.errors import UnsupportedError
 
@@ -39,7 +40,7 @@ def iota_2x32_shape(*, shape: tuple) -> tuple[Any, Any]:
 def _running_number(shape: tuple) -> Any:
     """Of each element, in row-major order."""
     size = math.prod(shape)
-    if compat.is_at_least(size, 0):
+    if compat.dims.is_at_least(size, 0):
         return lax.reshape(lax.iota(np.uint32, size), shape)
     number = lax.full(shape, np.uint32(0))  # JAX cannot tell of B*(T - 1) that it is 0 or more, but of each of them
     for axis, length in enumerate(shape):

@@ -67,7 +67,7 @@ class _Counter:
         return self._known[key]
 
     def of_equation(self, eqn: Any) -> int:
-        return self.of(compat.callee(eqn.params)) if eqn.primitive in compat.CALL_PRIMITIVES else 1
+        return self.of(compat.programs.callee(eqn.params)) if eqn.primitive in compat.kinds.CALL_PRIMITIVES else 1
 
 
 def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatures: _Signatures) -> ClosedJaxpr:
@@ -86,10 +86,14 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
 
     def enter(eqn: Any) -> Any:
         """A call of a large program, as when all of it is in a `jax.jit`."""
-        if eqn.primitive not in compat.CALL_PRIMITIVES or count.of_equation(eqn) < MIN_EQUATIONS or _is_marked(eqn):
+        if (
+            eqn.primitive not in compat.kinds.CALL_PRIMITIVES
+            or count.of_equation(eqn) < MIN_EQUATIONS
+            or _is_marked(eqn)
+        ):
             return eqn
         inner = [not isinstance(v, Literal) and v in constants for v in eqn.invars]
-        params = compat.map_sub_jaxprs(lambda c: _share(c, inner, count, signatures), eqn.params)
+        params = compat.programs.map_sub_jaxprs(lambda c: _share(c, inner, count, signatures), eqn.params)
         return eqn if params is None else eqn.replace(params=params)
 
     result, i = [*fixed], 0
@@ -98,7 +102,7 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
         result.append(eqn)
         i = end
     is_changed = calls or any(a is not b for a, b in zip(result[len(fixed) :], eqns, strict=True))
-    return compat.with_equations(closed, result) if is_changed else closed
+    return compat.programs.with_equations(closed, result) if is_changed else closed
 
 
 def _separate(eqns: Iterable[Any], constants: set[Any]) -> tuple[list[Any], list[Any]]:
@@ -210,10 +214,10 @@ class _Signatures:
     def _key(self, eqn: Any) -> Any:
         if eqn.effects:
             raise _Unequal
-        if eqn.primitive in compat.CALL_PRIMITIVES:
+        if eqn.primitive in compat.kinds.CALL_PRIMITIVES:
             if _is_marked(eqn):
                 raise _Unequal
-            params: Any = self._structure(compat.callee(eqn.params))
+            params: Any = self._structure(compat.programs.callee(eqn.params))
         else:
             params = tuple([(name, self._frozen(value)) for name, value in eqn.params.items()])
         operands = tuple([_literal(v) if isinstance(v, Literal) else _type(v) for v in eqn.invars])
@@ -230,7 +234,7 @@ class _Signatures:
             return kind, value
         if isinstance(value, np.generic):
             return kind, value.tobytes()
-        if compat.is_jaxpr(value):
+        if compat.programs.is_jaxpr(value):
             raise _Unequal  # loops and branches: their bodies would have to be copied, too
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return kind, tuple([self._frozen(item) for item in value])
@@ -375,7 +379,7 @@ def _calls(program: _Program, start: int, end: int, period: int) -> dict[int, tu
     small = [v for v in shared if _is_small_constant(program, v)]
     made = [v for v in shared if program.fixed.can_be_made_anywhere(v)]
     given = [v for v in outside if v not in {*small, *made}]
-    body = compat.repeated_body(
+    body = compat.equations.repeated_body(
         [(v, program.contents[v]) for v in small],
         given,
         [program.eqns[model + k].outvars[o] for k, o in sorted(results)],
@@ -386,7 +390,9 @@ def _calls(program: _Program, start: int, end: int, period: int) -> dict[int, tu
     for copy in copies:
         eqns = [program.fixed.with_the_same(eqn) for eqn in program.eqns[copy.start : copy.start + period]]
         outvars = [eqns[k].outvars[o] for k, o in sorted(results)]
-        call = compat.repeated_call(repeated_p, body, eqns, [copy.outside[v] for v in (*small, *made, *given)], outvars)
+        call = compat.equations.repeated_call(
+            repeated_p, body, eqns, [copy.outside[v] for v in (*small, *made, *given)], outvars
+        )
         calls[copy.start] = copy.start + period, call
     return calls
 

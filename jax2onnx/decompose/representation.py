@@ -18,7 +18,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Va
 from jax.extend.core import primitives as P
 from jax.extend.source_info_util import user_context
 
-from jax2onnx.compat import CALL_PRIMITIVES, JAXPRS, callee, scan_layout, scan_with_layout, source_line, trace_flat
+from jax2onnx.compat.kinds import CALL_PRIMITIVES
+from jax2onnx.compat.programs import JAXPRS, callee, scan_layout, scan_with_layout, trace_flat
+from jax2onnx.compat.sources import source_line
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.inconclusive import Inconclusive, explain
 

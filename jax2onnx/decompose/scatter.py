@@ -27,7 +27,7 @@ def _is_special(_: Any, params: dict[str, Any]) -> bool:
 @decomposes(lax.scatter_p, when=_is_special)
 def scatter(x: Array, indices: Array, updates: Array, *, update_jaxpr: Any, update_consts: Any, **params: Any) -> Array:
     """Each update is combined with the element at its place by any computation on scalars."""
-    function = jaxpr_as_fun(compat.closed_jaxpr(update_jaxpr, update_consts))
+    function = jaxpr_as_fun(compat.programs.closed_jaxpr(update_jaxpr, update_consts))
 
     def combine(old: Array, new: Array) -> Array:
         (results,) = jax.vmap(function)(old.ravel(), new.ravel())

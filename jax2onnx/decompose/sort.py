@@ -30,7 +30,7 @@ def with_64_bits(fn: Callable) -> Callable:
 
     @wraps(fn)
     def wide(*args: Any, **params: Any) -> Any:
-        with compat.x64(True):
+        with compat.evaluation.x64(True):
             return fn(*args, **params)
 
     return wide
@@ -86,7 +86,7 @@ def take_along(x: Array, indices: Array, axis: int) -> Array:
     others = tuple(i for i in range(x.ndim) if i != axis)
     shape = indices.shape
     # JAX wants to know that there is something to take: where it cannot tell, one more makes sure.
-    more = [int(not compat.is_positive(n)) if not isinstance(n, int) else 0 for n in x.shape]
+    more = [int(not compat.dims.is_positive(n)) if not isinstance(n, int) else 0 for n in x.shape]
     if any(more):
         x = lax.pad(x, jnp.zeros((), x.dtype), [(0, n, 0) for n in more])
         indices = lax.pad(

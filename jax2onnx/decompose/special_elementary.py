@@ -50,7 +50,7 @@ def in_float64(fn: Callable[[Array], Array]) -> Callable[..., Array]:
 
     @wraps(fn)
     def widened(x: Array, **_: Any) -> Array:
-        with compat.x64(True):
+        with compat.evaluation.x64(True):
             return fn(x.astype(np.float64)).astype(x.dtype)
 
     return widened
@@ -82,7 +82,7 @@ def exp2(x: Array, **_) -> Array:
     return lax.exp(x * math.log(2))
 
 
-@decomposes(*compat.primitives("log2"), when=real_operands)
+@decomposes(*compat.kinds.primitives("log2"), when=real_operands)
 @at_least_float32
 def log2(x: Array, **_) -> Array:
     """log(x) / log(2)."""
@@ -115,13 +115,13 @@ def atan2(y: Array, x: Array, **_) -> Array:
     return angle * sign_bit_as_one(y)
 
 
-@decomposes(*compat.primitives("one_minus_square"))
+@decomposes(*compat.kinds.primitives("one_minus_square"))
 def one_minus_square(x: Array, **_) -> Array:
     """(1 - x) * (1 + x): accurate near |x| = 1, where 1 - x*x cancels."""
     return (1 - x) * (1 + x)
 
 
-@decomposes(*compat.primitives("polynomial"))
+@decomposes(*compat.kinds.primitives("polynomial"))
 def polynomial(x: Array, *coefficients: Array, **_) -> Array:
     """Horner's rule, for coefficients from the lowest to the highest."""
     return horner(x, coefficients[::-1])

@@ -70,7 +70,7 @@ def digamma(x: Array) -> Array:
     reflection = psi - math.pi * lax.cos(angle) / lax.sin(angle)
     value = lax.select(is_less, reflection, psi)
     value = lax.select(is_pole(x), lax.full_like(x, np.nan), value)
-    return lax.select(x == 0, lax.full_like(x, compat.DIGAMMA_OF_ZERO), value)
+    return lax.select(x == 0, lax.full_like(x, compat.definitions.DIGAMMA_OF_ZERO), value)
 
 
 # (2k)! / B(2k) for k = 12, ..., 1, where B are the Bernoulli numbers.

@@ -19,5 +19,5 @@ def _with_dtype(definition: Callable[..., Array]) -> Callable[..., Array]:
     return fn
 
 
-for _primitive, _definition in compat.special_definitions().items():
+for _primitive, _definition in compat.definitions.special_definitions().items():
     decomposes(_primitive)(at_least_float32(_with_dtype(_definition)))

@@ -62,11 +62,11 @@ def fold_windows(xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, 
             xs = _fold_symbolic_windows_along(axis, xs, neutral, combine, size, stride, dilation)
         elif isinstance(n, int) and n < extent:
             xs = [lax.slice_in_dim(x, 0, 0, axis=axis) for x in xs]
-        elif compat.is_positive(n - extent + 1):
+        elif compat.dims.is_positive(n - extent + 1):
             xs = _fold_windows_along(axis, xs, combine, size, stride, dilation)
         else:  # there may be no window at all: make sure of one, and take as many as there are
             longer = _pad(xs, neutral, [(0, extent - 1 if i == axis else 0, 0) for i in range(xs[0].ndim)])
-            count = compat.non_negative((n - extent) // stride + 1)
+            count = compat.dims.non_negative((n - extent) // stride + 1)
             xs = _fold_windows_along(axis, longer, combine, size, stride, dilation)
             xs = [_take(x, lax.iota(np.int32, count), axis) for x in xs]
     return list(xs)
@@ -84,7 +84,7 @@ def _fold_symbolic_windows_along(
     axis: int, xs: Sequence[Array], neutral: Sequence[Any], combine: Combine, size: Any, stride: Any, dilation: Any
 ) -> Sequence[Array]:
     """The windows in one dimension, if their size is known only when the model runs: bit by bit of that size."""
-    count = compat.non_negative((xs[0].shape[axis] - (size - 1) * dilation - 1) // stride + 1)
+    count = compat.dims.non_negative((xs[0].shape[axis] - (size - 1) * dilation - 1) // stride + 1)
     xs = _pad(xs, neutral, [(0, int(i == axis), 0) for i in range(xs[0].ndim)])  # there is an element
     last = xs[0].shape[axis] - 1
     bits, apart = jnp.asarray(size, np.int32), jnp.asarray(dilation, np.int32)
@@ -237,7 +237,9 @@ def _windows_touch(n: Any, size: int, dilation: int, padding: tuple[Any, Any]) -
         return False
     if isinstance(n, int) and n + sum(padding) <= reach:
         return False
-    return not any(padding) or dilation == 1 or compat.is_at_least(n, dilation)  # else it could step over the operand
+    return (
+        not any(padding) or dilation == 1 or compat.dims.is_at_least(n, dilation)
+    )  # else it could step over the operand
 
 
 def is_no_average_pool(avals: Sequence[Any], params: dict[str, Any]) -> bool:

@@ -87,7 +87,7 @@ def lower(
         x = g.input(dims, var.aval.dtype, name)
         g.dims.declare(x)
         args.append(g.transpose(x, NCHW_TO_NHWC) if i in inputs_as_nchw else x)
-    constants = [g.const(compat.as_array(c)) for c in closed.consts]
+    constants = [g.const(compat.evaluation.as_array(c)) for c in closed.consts]
     results = session.lower_jaxpr(g, closed.jaxpr, constants, args)
     results = [g.transpose(r, NHWC_TO_NCHW) if i in outputs_as_nchw else r for i, r in enumerate(results)]
     graph = g.graph(results, model_name)

@@ -73,7 +73,7 @@ def _fraction_and_power(x: Val, dtype: np.dtype) -> tuple[Val, float] | None:
 
 
 def _call_with_x64(g: Builder, fn: Any, dtype: np.dtype, x: Val) -> Val:
-    with compat.x64(True):  # the arithmetic is in float64 whatever the program uses
+    with compat.evaluation.x64(True):  # the arithmetic is in float64 whatever the program uses
         return g.call_jax(_of_dtype(fn, dtype), x)
 
 

@@ -56,7 +56,7 @@ class Dims:
         for axis, dim in enumerate(x.shape):
             if isinstance(dim, int):
                 continue
-            solved = compat.solve_dim(dim)
+            solved = compat.dims.solve_dim(dim)
             if solved is None:
                 continue
             var, factor, offset = solved
@@ -143,7 +143,7 @@ class Dims:
 
     def _compute(self, dim: Any) -> Val:
         g = self._g
-        terms = compat.dim_terms(dim)
+        terms = compat.dims.dim_terms(dim)
         total: Val | None = None
         for factors, coefficient in terms:
             negative = coefficient < 0 and total is not None
@@ -177,7 +177,7 @@ class Dims:
         g, var = self._g, factor.to_var()
         if var is not None:
             return self._variable(var)
-        a, b = (self.one(compat.simplest_dim(o)) for o in factor.operands)
+        a, b = (self.one(compat.dims.simplest_dim(o)) for o in factor.operands)
         match factor.operation:
             case "max":
                 return g.Max(a, b)
@@ -199,5 +199,5 @@ def is_never_negative(dim: Any) -> bool:
         return dim >= 0
     return all(
         coefficient >= 0 and all(f.to_var() is not None or all(map(is_never_negative, f.operands)) for f, _ in factors)
-        for factors, coefficient in compat.dim_terms(dim)
+        for factors, coefficient in compat.dims.dim_terms(dim)
     )

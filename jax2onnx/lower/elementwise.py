@@ -35,7 +35,7 @@ lower_one_to_one(
         lax.floor_p: "Floor",
         lax.ceil_p: "Ceil",
         lax.add_p: "Add",
-        compat.add_any_p: "Add",
+        compat.kinds.add_any_p: "Add",
         lax.sub_p: "Sub",
     }
 )
@@ -62,7 +62,7 @@ def mul(g: Builder, x: Val, y: Val, **_: Any) -> Val:
     lax.copy_p,
     lax.stop_gradient_p,
     lax.optimization_barrier_p,
-    *compat.primitives("name", "pvary", "sharding_constraint", "copy_to_host", "stage"),
+    *compat.kinds.primitives("name", "pvary", "sharding_constraint", "copy_to_host", "stage"),
 )
 def same(g: Builder, *xs: Val, **_: Any) -> list[Val]:
     """What only matters to autodiff or to XLA passes its operands on."""

@@ -70,7 +70,7 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
             lax.not_p: np.invert,
             lax.select_n_p: _select_n,
             lax.copy_p: np.asarray,
-            **dict.fromkeys(compat.primitives("pvary"), np.asarray),  # JAX evaluates it only inside a shard_map
+            **dict.fromkeys(compat.kinds.primitives("pvary"), np.asarray),  # JAX evaluates it only inside a shard_map
         }.items()
     },
     lax.broadcast_in_dim_p: _broadcast,
@@ -103,7 +103,7 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     for operand in operands:
         if operand.const is None:
             return None
-    if eqn.primitive in compat.CALL_PRIMITIVES:
+    if eqn.primitive in compat.kinds.CALL_PRIMITIVES:
         return None
     if eqn.effects or not all(_is_small(v.aval) for v in eqn.outvars) or not _ends_soon(eqn):
         return None
@@ -117,7 +117,7 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     elif eqn.primitive is lax.convert_element_type_p and _is_exact(arrays[0], eqn.params["new_dtype"]):
         results = [arrays[0].astype(eqn.params["new_dtype"])]  # type: ignore[union-attr]
     else:
-        results = compat.evaluate_equation(eqn, arrays)
+        results = compat.evaluation.evaluate_equation(eqn, arrays)
     return [np.asarray(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
 
 
@@ -134,12 +134,12 @@ def _ends_soon(eqn: Any) -> bool:
 
 def _steps(eqn: Any) -> float:
     """How many equations are evaluated for one. Never ending: what depends on the size of a symbolic dimension."""
-    if eqn.primitive is lax.while_p or eqn.primitive in compat.DIMENSION_PRIMITIVES:
+    if eqn.primitive is lax.while_p or eqn.primitive in compat.kinds.DIMENSION_PRIMITIVES:
         return np.inf
     if not all(isinstance(d, int) for v in eqn.outvars for d in getattr(v.aval, "shape", ())):
         return np.inf
     length = eqn.params["length"] if eqn.primitive is lax.scan_p else 1
-    inner = sum(_steps(e) for sub in compat.sub_jaxprs(eqn.params) for e in sub.jaxpr.eqns)
+    inner = sum(_steps(e) for sub in compat.programs.sub_jaxprs(eqn.params) for e in sub.jaxpr.eqns)
     return 1 + length * inner if isinstance(length, int) else np.inf
 
 

@@ -16,7 +16,7 @@ from jax2onnx.lower.context import Builder, Val
 def call_function(g: Builder, closed: Any, args: Sequence[Val], mark: Marked) -> list[Val]:
     """Call the function with the body `closed`. Its constants (weights) become inputs, so that calls can share it."""
     session = g.session
-    operands = [*args, *(g.const(compat.as_array(c)) for c in closed.consts)]
+    operands = [*args, *(g.const(compat.evaluation.as_array(c)) for c in closed.consts)]
     key = (mark, str(closed.jaxpr), tuple((o.shape, o.dtype) for o in operands)) if mark.is_shared else object()
     if key not in session.functions:
         session.functions[key] = _function(g, closed, operands, len(args), mark)

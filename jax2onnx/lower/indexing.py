@@ -169,7 +169,7 @@ def _locate_known(indices: np.ndarray, bounds: Sequence[Any]) -> tuple[np.ndarra
         return clamped, clamped == index
     flat = index.reshape(-1, len(bounds))
     for values, bound in zip(flat.T, bounds, strict=True):
-        if values.size and not (values.min() >= 0 and compat.is_at_least(bound, int(values.max()))):
+        if values.size and not (values.min() >= 0 and compat.dims.is_at_least(bound, int(values.max()))):
             return None
     return index, np.ones(index.shape, bool)
 

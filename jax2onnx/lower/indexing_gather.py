@@ -77,7 +77,7 @@ def gather_windows(operand_shape: Any, indices_shape: Any, numbers: Any, slice_s
 
 def _narrow(g: Builder, indices: Val, x: Val) -> Val:
     """JAX converts the indices of a gather that fills, so that those beyond 32 bits wrap around."""
-    dtype = compat.index_dtype(x.shape)
+    dtype = compat.dims.index_dtype(x.shape)
     if indices.dtype.itemsize < dtype.itemsize or indices.dtype == dtype:
         return indices
     return g.const(indices.const.astype(dtype)) if indices.const is not None else g.cast(indices, dtype)
@@ -149,7 +149,7 @@ def _part_at_a_dimension(g: Builder, w: Windows, x: Val, indices: Val) -> Val | 
         return None
     (axis,) = w.moving
     size, end = w.shape[axis], start + w.sizes[axis]
-    if not compat.is_at_least(start, 0) or not compat.is_at_least(size - end, 0):
+    if not compat.dims.is_at_least(start, 0) or not compat.dims.is_at_least(size - end, 0):
         return None
     return g.Slice(x, (start,), (2**63 - 1 if end == size else end,), (axis,), out=(w.sizes, x.dtype))
 

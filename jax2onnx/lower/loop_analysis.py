@@ -23,8 +23,8 @@ def origins(jaxpr: Any) -> list[int | None]:
     """For each result of a jaxpr, the position of the input that it is, unchanged, or None."""
     known: dict[Any, Any] = {v: v for v in jaxpr.invars}
     for eqn in jaxpr.eqns:
-        if eqn.primitive in compat.CALL_PRIMITIVES:
-            for out, origin in zip(eqn.outvars, origins(compat.callee(eqn.params).jaxpr), strict=True):
+        if eqn.primitive in compat.kinds.CALL_PRIMITIVES:
+            for out, origin in zip(eqn.outvars, origins(compat.programs.callee(eqn.params).jaxpr), strict=True):
                 source = None if origin is None else eqn.invars[origin]
                 if source is not None and not isinstance(source, Literal) and source in known:
                     known[out] = known[source]
@@ -51,7 +51,7 @@ def written_out(closed: ClosedJaxpr, times: Any = 1) -> int:
     """How many equations a jaxpr has, `times` over, with the loops in it that are written out counted in full."""
     total = 0
     for eqn in closed.jaxpr.eqns:
-        inner = sum(map(written_out, compat.sub_jaxprs(eqn.params)))
+        inner = sum(map(written_out, compat.programs.sub_jaxprs(eqn.params)))
         length = eqn.params["length"] if eqn.primitive is lax.scan_p else 1
         total += 1 + (inner * length if is_unrolled(inner, length) else inner)
     return total * times

@@ -34,7 +34,7 @@ def repeated(g: Builder, *args: Val, body: ClosedJaxpr, equations: Sequence[Any]
         session.templates[id(body)] = _template(g, body)
     template = session.templates[id(body)]
     if template is None:
-        own = compat.jaxpr_of(g.eqn.invars, g.eqn.outvars, equations)
+        own = compat.programs.jaxpr_of(g.eqn.invars, g.eqn.outvars, equations)
         return session.lower_closed(g, own, args)
     operands = [*args[len(args) - len(body.jaxpr.invars) :], *(g.dims.one(dim) for dim in template.dims)]
     values = dict(template.constants)
@@ -76,7 +76,7 @@ def _copy(node: ir.Node, values: dict[ir.Value, ir.Value], scopes: Sequence[str]
         copied.meta.update(value.meta)
         outputs.append(copied)
     number, _, rest = (node.name or "").partition("/")
-    scope = scopes[int(number.removeprefix(compat.NUMBERED))] if rest else ""
+    scope = scopes[int(number.removeprefix(compat.equations.NUMBERED))] if rest else ""
     copy = ir.Node(
         node.domain,
         node.op_type,

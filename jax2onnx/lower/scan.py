@@ -27,9 +27,9 @@ SMALL = 16 * 1024
 @lowers(lax.scan_p)
 def scan(g: Builder, *operands: Val, jaxpr: ClosedJaxpr, length: Any, reverse: bool, **params: Any) -> list[Val]:
     """A loop over the leading axis of some operands that carries values along and stacks up others."""
-    n_consts, n_carry = compat.scan_layout(params)
+    n_consts, n_carry = compat.programs.scan_layout(params)
     consts, init, xs = operands[:n_consts], operands[n_consts : n_consts + n_carry], operands[n_consts + n_carry :]
-    closed = compat.closed_jaxpr(jaxpr)
+    closed = compat.programs.closed_jaxpr(jaxpr)
     if is_unrolled(written_out(closed), length):
         return _unrolled(g, closed, consts, init, xs, length, reverse)
     counters, finals = {}, {}
@@ -37,7 +37,7 @@ def scan(g: Builder, *operands: Val, jaxpr: ClosedJaxpr, length: Any, reverse: b
         i = position - n_consts
         if i == out < n_carry:
             counters[i], finals[i] = _counter(g, init[i], by, length)
-    may_be_empty = not compat.is_positive(length)
+    may_be_empty = not compat.dims.is_positive(length)
 
     def loop(body: Builder) -> list[Val]:
         return steps(body, closed, consts, init, xs, counters, length=length, reverse=reverse, stay=may_be_empty)

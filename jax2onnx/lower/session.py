@@ -82,7 +82,7 @@ class Session:
 
     def lower_closed(self, g: Builder, closed: ClosedJaxpr, args: Sequence[Val]) -> list[Val]:
         """Lower a jaxpr with its constants."""
-        return self.lower_jaxpr(g, closed.jaxpr, [g.const(compat.as_array(c)) for c in closed.consts], args)
+        return self.lower_jaxpr(g, closed.jaxpr, [g.const(compat.evaluation.as_array(c)) for c in closed.consts], args)
 
     def _literal(self, g: Builder, literal: Any) -> Val:
         value, dtype = literal.val, literal.aval.dtype
@@ -103,17 +103,17 @@ class Session:
         try:
             results = self.lowerings[eqn.primitive](g, *operands, **eqn.params)
         except Inconclusive as error:
-            message = explain(error, compat.source_line(eqn))
+            message = explain(error, compat.sources.source_line(eqn))
             raise UnsupportedError(f"{eqn.primitive} of these symbolic sizes: {message}") from error
         except UnsupportedError as error:
-            raise error.at(compat.source_line(eqn)) from None
+            raise error.at(compat.sources.source_line(eqn)) from None
         if isinstance(results, Val):
             results = [results]
         for result, var in zip(results, eqn.outvars, strict=True):
             if result.shape != var.aval.shape or result.dtype != var.aval.dtype:
                 raise AssertionError(
                     f"the lowering of {eqn.primitive} gave {result.dtype}{list(result.shape)} where JAX has"
-                    f" {var.aval.dtype}{list(var.aval.shape)}, at {compat.source_line(eqn)}"
+                    f" {var.aval.dtype}{list(var.aval.shape)}, at {compat.sources.source_line(eqn)}"
                 )
         if known is not None:
             for result, array in zip(results, known, strict=True):
@@ -191,10 +191,10 @@ class Session:
             return None
         props = {
             "pkg.jax2onnx.primitive": g.eqn.primitive.name,
-            "pkg.jax2onnx.source": compat.source_line(g.eqn, *reversed(self._around)),
+            "pkg.jax2onnx.source": compat.sources.source_line(g.eqn, *reversed(self._around)),
         }
         if self.provenance_level > 1:
-            props["pkg.jax2onnx.stack"] = compat.source_stack(g.eqn, *reversed(self._around))
+            props["pkg.jax2onnx.stack"] = compat.sources.source_stack(g.eqn, *reversed(self._around))
         return props
 
 

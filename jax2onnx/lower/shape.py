@@ -52,7 +52,7 @@ def squeeze(g: Builder, x: Val, *, dimensions: Sequence[int]) -> Val:
     return g.squeeze(x, dimensions)
 
 
-@lowers(*compat.primitives("expand_dims"))
+@lowers(*compat.kinds.primitives("expand_dims"))
 def expand_dims(g: Builder, x: Val, *, dimensions: Sequence[int]) -> Val:
     """Insert axes of size 1."""
     return g.unsqueeze(x, dimensions)
@@ -116,11 +116,11 @@ def pad(g: Builder, x: Val, value: Val, *, padding_config: Sequence[tuple[Any, A
     for axis, (_, _, interior) in enumerate(padding_config):
         if interior:
             x = _pad_interior(g, x, value, axis, interior)
-    cut_low = [compat.non_negative(-low) for low, _, _ in padding_config]
-    cut_high = [compat.non_negative(-high) for _, high, _ in padding_config]
+    cut_low = [compat.dims.non_negative(-low) for low, _, _ in padding_config]
+    cut_high = [compat.dims.non_negative(-high) for _, high, _ in padding_config]
     axes = [i for i in range(x.rank) if not (_is_zero(cut_low[i]) and _is_zero(cut_high[i]))]
-    add_low = [compat.non_negative(low) for low, _, _ in padding_config]
-    add_high = [compat.non_negative(high) for _, high, _ in padding_config]
+    add_low = [compat.dims.non_negative(low) for low, _, _ in padding_config]
+    add_high = [compat.dims.non_negative(high) for _, high, _ in padding_config]
     pads_first = [low + d for low, d in zip(add_low, x.shape, strict=True)]
     # Padding first and cutting afterwards is right also where the cut reaches into the padding on the other side.
     padded = tuple(p + high for p, high in zip(pads_first, add_high, strict=True))
@@ -147,7 +147,7 @@ def _pad_interior(g: Builder, x: Val, value: Val, axis: int, interior: int) -> V
     wide = g.Pad(wide, pads, value)
     merged = g.reshape(wide, (*x.shape[:axis], size * (interior + 1), *x.shape[axis + 1 :]))
     # An axis that turns out empty stays empty.
-    length = compat.non_negative(size * (interior + 1) - interior)
+    length = compat.dims.non_negative(size * (interior + 1) - interior)
     return g.slice_axis(merged, axis, 0, length)
 
 
@@ -162,13 +162,13 @@ def _is_zero(dim: Any) -> bool:
     return isinstance(dim, int) and dim == 0
 
 
-@lowers(*compat.primitives("stack"))
+@lowers(*compat.kinds.primitives("stack"))
 def stack(g: Builder, *xs: Val, axis: int) -> Val:
     """Join along a new axis."""
     return g.Concat(*(g.unsqueeze(x, [axis]) for x in xs), axis=axis)
 
 
-@lowers(*compat.primitives("unstack"))
+@lowers(*compat.kinds.primitives("unstack"))
 def unstack(g: Builder, x: Val, *, axis: int, **_: Any) -> list[Val]:
     """The pieces along an axis, without it."""
     size = x.shape[axis]
@@ -176,7 +176,7 @@ def unstack(g: Builder, x: Val, *, axis: int, **_: Any) -> list[Val]:
     return [g.squeeze(piece, [axis]) for piece in pieces]
 
 
-@lowers(*compat.primitives("broadcast_to"))
+@lowers(*compat.kinds.primitives("broadcast_to"))
 def broadcast_to(g: Builder, x: Val, **_: Any) -> Val:
     """Repeat along axes of size 1 and new leading axes."""
     return g.expand(x, g.avals_out[0].shape)

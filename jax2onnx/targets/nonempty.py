@@ -37,7 +37,11 @@ def nonempty_sizes(model: ir.Model, target: str, specs: Any) -> list[str]:
             if isinstance(size, str) and _may_be_zero(size, scope):
                 found[f"{size} >= 1"] = None
         for size in _windows(node):
-            if isinstance(size, str) and not size.startswith("?") and not compat.is_positive(parse_dim(size, given)):
+            if (
+                isinstance(size, str)
+                and not size.startswith("?")
+                and not compat.dims.is_positive(parse_dim(size, given))
+            ):
                 found[f"{size} >= 1"] = None
     return list(found)
 
@@ -47,7 +51,7 @@ def _may_be_zero(size: str, scope: SymbolicScope) -> bool:
     if size.startswith("?"):  # it depends on the data
         return False
     dim = parse_dim(size, scope)
-    return compat.is_positive(dim) and not is_never_negative(dim - 1)
+    return compat.dims.is_positive(dim) and not is_never_negative(dim - 1)
 
 
 def _needed(node: ir.Node) -> Iterator[Size]:

@@ -83,7 +83,7 @@ def _is_exported_by_jax(harness: Any, specs: list[Any]) -> bool:
 
 def has_64_bits(harness: Any, args: list[Any]) -> bool:
     """Whether an argument or a result of the case, with x64 on, is of a 64-bit type."""
-    with compat.x64(True):
+    with compat.evaluation.x64(True):
         results = jax.eval_shape(harness.dyn_fun, *args)
     wide = ("int64", "uint64", "float64", "complex128")
     return any(str(leaf.dtype) in wide for leaf in jax.tree.leaves((args, results)))
@@ -95,7 +95,7 @@ def expected(harness: Any, args: list[Any], x64: bool, cache: bool = True) -> li
     path = BUILD / "expected" / f"{hashlib.sha256(pickle.dumps(contents)).hexdigest()}.pickle"
     if cache and path.exists():
         return pickle.loads(path.read_bytes())
-    with compat.x64(x64):
+    with compat.evaluation.x64(x64):
         leaves = jax.tree.leaves(jax.jit(harness.dyn_fun)(*args))
     keys = [jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
     outputs = [np.asarray(jax.random.key_data(x) if key else x) for x, key in zip(leaves, keys, strict=True)]

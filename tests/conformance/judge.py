@@ -80,7 +80,7 @@ def judge(
         x64 = cases.has_64_bits(harness, args)
         inputs: list[Any] | None = args
         if symbolic:
-            with compat.x64(x64):
+            with compat.evaluation.x64(x64):
                 inputs = cases.with_symbolic_axes(harness, args)
         if inputs is None:
             return result("static")
@@ -88,7 +88,7 @@ def judge(
 
         enter(stage := "export")
         export_start = time.perf_counter()
-        with compat.x64(x64):
+        with compat.evaluation.x64(x64):
             model = jax2onnx.to_onnx(
                 harness.dyn_fun, inputs, enable_double_precision=x64, return_mode="proto", opset=opset
             )

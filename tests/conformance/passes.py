@@ -33,7 +33,7 @@ def judge_passes(name: str, enter: Callable[[str], None] = lambda stage: None, *
     want = cases.expected(harness, args, x64)
 
     def outputs() -> list[np.ndarray]:
-        with compat.x64(x64):
+        with compat.evaluation.x64(x64):
             model = jax2onnx.to_onnx(harness.dyn_fun, args, enable_double_precision=x64)
         return runtime.run(model, [runtime.at_boundary(x) for x in args])
 

@@ -201,7 +201,7 @@ def test_equations_keep_the_users_line_and_scope():
     eqn = jax.make_jaxpr(fn)(Z).eqns[0]
     products = [e for e in eliminate_complex(jax.make_jaxpr(fn)(Z)).eqns if e.primitive.name == "mul"]
     assert len(products) == 4
-    assert {compat.source_line(e) for e in products} == {compat.source_line(eqn)}
+    assert {compat.sources.source_line(e) for e in products} == {compat.sources.source_line(eqn)}
     assert {str(e.source_info.name_stack) for e in products} == {"block"}
 
 

@@ -20,7 +20,7 @@ from tests.decompose.linalg_cases import (
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-(GEQRF,), (GEQP3,) = compat.primitives("geqrf"), compat.primitives("geqp3")
+(GEQRF,), (GEQP3,) = compat.kinds.primitives("geqrf"), compat.kinds.primitives("geqp3")
 # Compiling is what takes time: each shape with one dtype.
 SHAPES = list(zip([(1, 1), (5, 9), (7, 7), (2, 3, 6, 4)], INEXACT, strict=True))
 SQUARE_SHAPES = list(zip([(1, 1), (2, 2), (6, 6), (2, 3, 5, 5)], INEXACT, strict=True))

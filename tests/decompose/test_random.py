@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax2onnx.compat import iota_2x32_shape_p
+from jax2onnx.compat.kinds import iota_2x32_shape_p
 from jax2onnx.decompose import decompose
 from jax2onnx.decompose.random import iota_2x32_shape
 from jax2onnx.decompose.sort import ordered_p

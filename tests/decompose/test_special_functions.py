@@ -98,7 +98,9 @@ def test_half_precision_is_rounded_once():
 
 
 def test_shapes():
-    incomplete = {p: [0] * (2 + (p is lax.regularized_incomplete_beta_p)) for p in compat.special_definitions()}
+    incomplete = {
+        p: [0] * (2 + (p is lax.regularized_incomplete_beta_p)) for p in compat.definitions.special_definitions()
+    }
     for primitive, args in ({p: args for p, args, *_ in CASES.values()} | incomplete).items():
         for shape in ((), (0, 2)):
             spec = [jax.ShapeDtypeStruct(shape, np.float32)] * len(args)

@@ -43,7 +43,7 @@ def arrays(batch: int, length: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]
 
 def check_starts(model: onnx.ModelProto, fn: Callable, x: np.ndarray, u: np.ndarray, starts: list[int]) -> None:
     """The same model with other starts."""
-    with compat.x64(x.dtype == np.float64):
+    with compat.evaluation.x64(x.dtype == np.float64):
         expected = jax.jit(fn)
         for start in map(np.int32, starts):
             assert_same(runtime.run(model, [x, u, start]), [expected(x, u, start)])

@@ -44,7 +44,7 @@ def check_at_sizes(
     """
     specs = input_specs(inputs, constraints=constraints)
     wide = needs_x64(specs)
-    with compat.x64(wide):
+    with compat.evaluation.x64(wide):
         model = jax2onnx.to_onnx(fn, specs, enable_double_precision=wide, return_mode="proto", **options)
         assert isinstance(model, onnx.ModelProto)
         check_valid(model)

@@ -23,8 +23,8 @@ SAMPLE = 307  # one case of so many runs in `make test`
 def agrees(name: str, transform: Transform) -> None:
     """The family under the transform gives in ONNX Runtime what it gives in JAX."""
     fn, args, argnums, tolerance, _ = FAMILIES[name]
-    wide = any(np.asarray(x).dtype.name in compat.WIDE for x in args)
-    with compat.x64(wide):
+    wide = any(np.asarray(x).dtype.name in compat.evaluation.WIDE for x in args)
+    with compat.evaluation.x64(wide):
         program, inputs = transform(fn, args, argnums)
     check(program, *inputs, rtol=tolerance, atol=tolerance, x64=wide)
 

@@ -13,7 +13,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr
 
-from jax2onnx.compat import as_array
+from jax2onnx.compat.evaluation import as_array
 from jax2onnx.decompose import fft  # noqa: F401  (these fill the table of rules)
 from jax2onnx.decompose.complex import arithmetic, elementary, structural, trigonometry  # noqa: F401
 from jax2onnx.decompose.complex.pairs import RULES, Complex

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives as P
 
-from jax2onnx.compat import primitives
+from jax2onnx.compat.kinds import primitives
 from jax2onnx.decompose.complex.arithmetic import div, modulus, one_like, positive
 from jax2onnx.decompose.complex.pairs import Complex, as_complex, on_complex, spread, where
 from jax2onnx.decompose.complex.structural import mul

@@ -1,0 +1,78 @@
+"""Equations that stand for others: calls of a decomposition, of a function, of layers that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax._src import core, source_info_util
+from jax.extend.core import ClosedJaxpr
+from jax.extend.core import primitives as primitives_module
+
+
+def without_effects(eqn: Any) -> Any:
+    """An equation that may be dead code."""
+    return eqn.replace(effects=core.no_effects)
+
+
+DECOMPOSED = "jax2onnx:"
+"""The names of calls that stand for a decomposed equation start with this."""
+
+
+def marked_call(name: str, body: ClosedJaxpr, invars: Sequence[Any], outvars: Sequence[Any], like: Any) -> Any:
+    """An equation that calls `body`, in the place of the equation `like`."""
+    return like.replace(
+        primitive=primitives_module.closed_call_p,
+        params={"call_jaxpr": body, "name": name},
+        invars=list(invars),
+        outvars=list(outvars),
+        effects=frozenset(),
+    )
+
+
+def call_equation(eqn: Any, closed: ClosedJaxpr) -> Any:
+    """An equation that calls `closed` in the place of `eqn`, which it is a decomposition of."""
+    return marked_call(DECOMPOSED + eqn.primitive.name, closed, eqn.invars, eqn.outvars, eqn)
+
+
+NUMBERED = "#"
+"""The equations of a repeated body are in scopes of this name and their number."""
+
+
+def repeated_body(
+    consts: Sequence[tuple[Any, Any]],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    before: Sequence[Any],
+    eqns: Sequence[Any],
+) -> ClosedJaxpr:
+    """A jaxpr of equations of another one, which knows some of its constants (variable, content). The scope of each
+    equation is its number, that of those `before` is 0."""
+    numbered = []
+    for i, eqn in [*((0, eqn) for eqn in before), *enumerate(eqns)]:
+        stack = source_info_util.new_name_stack(f"{NUMBERED}{i}")
+        numbered.append(eqn.replace(source_info=eqn.source_info.replace(name_stack=stack)))
+    debug_info = core.DebugInfo("jax2onnx", "repeated", ("",) * len(invars), ("",) * len(outvars))
+    jaxpr = core.Jaxpr([v for v, _ in consts], invars, outvars, numbered, debug_info=debug_info)
+    return ClosedJaxpr(jaxpr, [content for _, content in consts])
+
+
+def repeated_call(
+    primitive: Any, body: ClosedJaxpr, eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]
+) -> Any:
+    """An equation that does what `eqns` do, which are a copy of those of `body`."""
+    return eqns[0].replace(
+        primitive=primitive,
+        params={"body": body, "equations": eqns},
+        invars=list(invars),
+        outvars=list(outvars),
+        effects=frozenset(),
+        source_info=eqns[0].source_info.replace(name_stack=source_info_util.new_name_stack()),
+    )
+
+
+def without_scope(eqn: Any, depth: int) -> Any:
+    """An equation without the outermost `depth` named scopes around it."""
+    stack = eqn.source_info.name_stack
+    parts = [part for part in stack.stack if isinstance(part, source_info_util.Scope)]
+    return eqn.replace(source_info=eqn.source_info.replace(name_stack=type(stack)(tuple(parts[depth:]))))
