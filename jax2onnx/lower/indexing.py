@@ -128,12 +128,14 @@ MODES = (
 """What can happen to a window that is not inside the operand. (JAX has one more, which never reaches a primitive.)"""
 
 
-def locate(g: Builder, w: Windows, indices: Val, *, check: bool, along: bool = False) -> tuple[Ints, Ints | None]:
+def locate(
+    g: Builder, w: Windows, indices: Val, *, check: bool, along: bool = False, margin: int = 0
+) -> tuple[Ints, Ints | None]:
     """The start of each window along the moving axes, shape (*batch, moving axes), moved into the operand; and, with
     `check`, which of the windows were inside it, shape (*batch), or None if all were. Starts are int64.
 
     `along` is for windows with one moving axis, where the starts are wanted with the shape (*batch); they can
-    be int32 then.
+    be int32 then. With a `margin`, unknown starts may be so far outside of the operand.
     """
     bounds = [w.shape[a] - w.sizes[a] for a in w.starts]
     components = [w.starts.index(a) for a in w.moving]
@@ -157,7 +159,7 @@ def locate(g: Builder, w: Windows, indices: Val, *, check: bool, along: bool = F
         moved = _clamp(g, index, bounds)
         start, is_inside = _select(g, moved, components), _all(g, g.Equal(moved, index))
     else:
-        start, is_inside = _clamp(g, index, bounds), None
+        start, is_inside = _clamp(g, index, bounds, margin), None
     return g.squeeze(start, [start.rank - 1]) if along else start, is_inside
 
 
@@ -180,15 +182,16 @@ def _select(g: Builder, index: Val, components: Sequence[int]) -> Val:
     return g.Gather(index, np.asarray(components, np.int64), axis=index.rank - 1)
 
 
-def _clamp(g: Builder, index: Val, bounds: Sequence[Any]) -> Val:
-    """`index` between 0 and `bounds`, component by component."""
+def _clamp(g: Builder, index: Val, bounds: Sequence[Any], margin: int = 0) -> Val:
+    """`index` between 0 and `bounds`, component by component, or so far outside."""
     if not bounds:
         return index
+    low, bounds = np.asarray(-margin, index.dtype), [bound + margin for bound in bounds]
     if len(set(bounds)) == 1:
         high = np.asarray(bounds[0], index.dtype) if is_static(bounds) else g.dim(bounds[0])
-        return g.Clip(index, np.zeros((), index.dtype), high)
+        return g.Clip(index, low, high)
     highs = np.asarray(bounds, index.dtype) if is_static(bounds) else g.shape_of(bounds)
-    return g.Min(g.Max(index, np.zeros((), index.dtype)), highs)
+    return g.Min(g.Max(index, low), highs)
 
 
 def _all(g: Builder, flags: Val) -> Val:

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from jax2onnx.decompose.scatter import scatter_windows_in_order
+from jax2onnx.dimensions import likely_size
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import is_static
@@ -28,6 +29,7 @@ from jax2onnx.lower.indexing import (
     arrange,
     as_val,
     coordinates,
+    is_one,
     is_small_grid,
     locate,
     positions,
@@ -42,11 +44,17 @@ SET, ADD, MUL, MIN, MAX = "none", "add", "mul", "min", "max"
 IN_ORDER_UP_TO = 100_000
 """Up to half as many elements as ONNX Runtime's ScatterND shares between threads."""
 
+FEW_TURNS = 8
+"""So many ScatterNDs are written one after the other: each in place of the one before. A loop copies each result."""
+
 LARGE_OPERAND = 16 * 1024 * 1024
 """Above this many elements, what ScatterND copies each time takes longer than what ScatterElements does."""
 
 FEW_ROWS = 64
 """So many rows ScatterND writes in the time that two more nodes take."""
+
+SPARE_ROWS_UP_TO = 4
+"""Copying so many times as many elements as there are updates takes no longer than picking the updates to be seen."""
 
 SMALL_OPERAND = 16 * 1024
 """Up to this many elements, selecting between the old and the new operand is cheaper than anything cleverer."""
@@ -128,6 +136,11 @@ def write(
     if not w.shape:
         row = dataclasses.replace(w, shape=(1,), sizes=(1,))
         return g.reshape(write(g, row, g.reshape(x, (1,)), indices, updates, combine, drops=drops), ())
+    if drops and indices.const is None and (longer := _with_spare_rows(g, w, x, updates)) is not None:
+        start, _ = locate(g, w, indices, check=False, margin=1)
+        u = arrange(g, updates, w.order, [*w.batch_axes, *range(1, x.rank)])
+        wider = dataclasses.replace(w, shape=longer.shape)
+        return g.slice_axis(_scatter(g, wider, longer, start, None, u, 0, combine, unique=unique), 0, 0, x.shape[0])
     start, valid = locate(g, w, indices, check=drops)
     last = max((*w.moving, *w.batched, *w.cut), default=0)  # the axes behind it are written as a whole
     rest = range(last + 1, x.rank)
@@ -151,6 +164,22 @@ def write(
                 replaced = _scatter(g, w, x, start, None, u, last, combine, unique=True)
             return replaced if valid is None else g.where(g.reshape(valid, ()), replaced, x)
     return _scatter(g, w, x, start, valid, u, last, combine, unique=unique or w.never_overlap)
+
+
+def _with_spare_rows(g: Builder, w: Windows, x: Val, updates: Val) -> Val | None:
+    """An operand with two more rows, for updates that are to be left out: one behind the end, and one for the index -1.
+
+    Only where windows are rows, where there are enough of them to pay for cutting the two off again, and where the
+    operand is the same in all rows, so that a longer one is as cheap.
+    """
+    rows, *row = x.shape
+    along_first = w.starts == w.moving == (0,) and not w.batched and not w.cut
+    if not along_first or not is_one(w.sizes[0]) or w.is_single:
+        return None
+    if x.small is None or (x.small.rank == x.rank and not is_one(x.small.shape[0])):
+        return None
+    are_many = likely_size(x.shape) <= SPARE_ROWS_UP_TO * likely_size(updates.shape)
+    return g.expand(x.small, (rows + 2, *row)) if are_many else None
 
 
 # --------------------------------------------------------------------------------------------------- one long window
@@ -263,8 +292,13 @@ def _scatter(
 
 
 def _in_turns(g: Builder, x: Val, index: Val, u: Val, count: Any, combine: str) -> Val:
-    """A loop over as many of the (at most `count`) updates at a time as ScatterND writes in order."""
+    """As many of the (at most `count`) updates at a time as ScatterND writes in order: in a loop, if they are many."""
     at_a_time = max(1, IN_ORDER_UP_TO // product(u.shape[1:]))
+    if is_static(u.shape) and count <= FEW_TURNS * at_a_time:
+        for begin in range(0, count, at_a_time):
+            some_index, some = (g.slice_axis(a, 0, begin, min(begin + at_a_time, count)) for a in (index, u))
+            x = _emit(g, "ND", x, some_index, some, combine, unique=False)
+        return x
     body = g.child()
     turn = body.input((), INT64)
     goes_on = body.input((), BOOL)

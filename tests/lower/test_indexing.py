@@ -139,6 +139,39 @@ def test_messages_along_many_edges_in_a_loop() -> None:
 
 
 @pytest.mark.parametrize("name", ["set", "add", "multiply", "max", "min"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_rows_left_out_have_rows_of_their_own(name: str, dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    places = [
+        2,
+        0,
+        3,
+        4,
+        5,
+        limits.max,
+        limits.max - 1,
+        limits.min,
+        limits.min + 1,
+        *([] if limits.min == 0 else [-1, -4]),
+    ]
+    places = np.array(places, dtype)
+    rows = rng.normal(size=(places.size, 3)).astype(np.float32)
+    rows[3:] = np.nan
+
+    def fn(rows: jax.Array, places: jax.Array, start: jax.Array) -> list[jax.Array]:
+        write = lambda x: getattr(x.at[places], name)(rows, wrap_negative_indices=False)  # noqa: E731
+        return [write(jnp.zeros((4, 3))), write(jnp.full((2, 3), 7.0)), write(jnp.broadcast_to(start, (4, 3)))]
+
+    model = check(fn, rows, places, rng.normal(size=3).astype(np.float32))
+    assert "Compress" not in operators(model)
+
+
+def test_few_rows_of_a_long_array_are_picked() -> None:
+    model = check(lambda u, i: jnp.zeros((5000, 2)).at[i].add(u), x[:4, 0, :2], np.int32([3, 4999, 5000, -5001]))
+    assert "Compress" in operators(model)
+
+
+@pytest.mark.parametrize("name", ["set", "add", "multiply", "max", "min"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("opset", [17, 23])
 def test_nan_and_zeros(name: str, dtype: type, opset: int) -> None:
