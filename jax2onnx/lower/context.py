@@ -24,6 +24,7 @@ from jax2onnx.naming import array_key
 from jax2onnx.reshapes import reshape_operand, unit_axes
 
 if TYPE_CHECKING:
+    from jax2onnx.lower.interleave import Spread
     from jax2onnx.lower.session import Session
 
 # Attributes that became an operand at some opset. Rules always write the attribute; the builder moves it.
@@ -76,7 +77,7 @@ class Val:
     is asked for.
     """
 
-    __slots__ = ("const", "dtype", "home", "name", "shape", "small", "value")
+    __slots__ = ("const", "dtype", "home", "name", "shape", "small", "spread", "value")
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class Val:
         self.home = home
         self.const = const
         self.small: Val | None = None
+        self.spread: Spread | None = None
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute != "value":
@@ -311,7 +313,7 @@ class Builder:
         if list(perm) == sorted(perm):
             return x
         if x.small:
-            return self.expand(self.transpose(self._small(x), perm), [x.shape[i] for i in perm])
+            return self.expand(self.transpose(self.expanded_from(x), perm), [x.shape[i] for i in perm])
         return self.Transpose(x, perm=tuple(perm))
 
     def squeeze(self, x: Val, axes: Sequence[int]) -> Val:
@@ -319,7 +321,7 @@ class Builder:
         if not axes:
             return x
         if x.small:
-            return self.expand(self.squeeze(self._small(x), axes), INFER["Squeeze"](x, axes=axes)[0])
+            return self.expand(self.squeeze(self.expanded_from(x), axes), INFER["Squeeze"](x, axes=axes)[0])
         return self.Squeeze(x, axes=tuple(axes))
 
     def unsqueeze(self, x: Val, axes: Sequence[int]) -> Val:
@@ -327,11 +329,11 @@ class Builder:
         if not axes:
             return x
         if x.small:
-            small = self.unsqueeze(self._small(x), axes) if x.small.rank else x.small
+            small = self.unsqueeze(self.expanded_from(x), axes) if x.small.rank else x.small
             return self.expand(small, INFER["Unsqueeze"](x, axes=axes)[0])
         return self.Unsqueeze(x, axes=tuple(axes))
 
-    def _small(self, x: Val) -> Val:
+    def expanded_from(self, x: Val) -> Val:
         """What `x` is expanded from, with as many axes."""
         assert x.small is not None
         return self.unsqueeze(x.small, range(x.rank - x.small.rank))

@@ -11,6 +11,7 @@ from jax import lax
 from jax2onnx import compat
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dtypes import BOOL, is_float, is_unsigned
+from jax2onnx.lower.interleave import interleaved
 from jax2onnx.lower.registry import lower_one_to_one, lowers
 
 lower_one_to_one(
@@ -34,11 +35,17 @@ lower_one_to_one(
         lax.logistic_p: "Sigmoid",
         lax.floor_p: "Floor",
         lax.ceil_p: "Ceil",
-        lax.add_p: "Add",
-        compat.kinds.add_any_p: "Add",
         lax.sub_p: "Sub",
     }
 )
+
+
+@lowers(lax.add_p, compat.kinds.add_any_p)
+def add(g: Builder, x: Val, y: Val, **_: Any) -> Val:
+    """A sum; one of arrays that have zeros in different places joins them."""
+    joined = interleaved(g, x, y)
+    return g.Add(x, y) if joined is None else joined
+
 
 CHOOSING = (np.float16, np.float32, np.float64)
 
@@ -173,9 +180,15 @@ def _logic(on_bools: str, on_bits: str) -> Any:
 
 
 lowers(lax.and_p)(_logic("And", "BitwiseAnd"))
-lowers(lax.or_p)(_logic("Or", "BitwiseOr"))
 lowers(lax.xor_p)(_logic("Xor", "BitwiseXor"))
 lowers(lax.not_p)(_logic("Not", "BitwiseNot"))
+
+
+@lowers(lax.or_p)
+def or_(g: Builder, x: Val, y: Val) -> Val:
+    """As a sum of arrays that have zeros in different places."""
+    joined = interleaved(g, x, y)
+    return _logic("Or", "BitwiseOr")(g, x, y) if joined is None else joined
 
 
 @lowers(lax.select_n_p)

@@ -10,6 +10,7 @@ from jax import lax
 
 from jax2onnx import compat
 from jax2onnx.lower.context import Builder, Val
+from jax2onnx.lower.interleave import spread
 from jax2onnx.lower.registry import lowers
 
 TO_THE_FRONT = -(2**63)
@@ -88,16 +89,20 @@ def slice_(
         for i in range(x.rank)
         if not (_is_zero(start_indices[i]) and limit_indices[i] == x.shape[i] and steps[i] == 1)
     ]
-    if not cut:
-        return x
-    return g.Slice(
-        x,
-        tuple(start_indices[i] for i in cut),
-        tuple(limit_indices[i] for i in cut),
-        tuple(cut),
-        *([tuple(steps[i] for i in cut)] if any(steps[i] != 1 for i in cut) else []),
-        out=(g.avals_out[0].shape, x.dtype),
-    )
+    shape = g.avals_out[0].shape
+    if x.small:  # expanded: only what it is expanded from is cut, and that may have nothing to cut
+        x = g.expanded_from(x)
+        cut = [i for i in cut if not (isinstance(x.shape[i], int) and x.shape[i] == 1)]
+    if cut:
+        x = g.Slice(
+            x,
+            tuple(start_indices[i] for i in cut),
+            tuple(limit_indices[i] for i in cut),
+            tuple(cut),
+            *([tuple(steps[i] for i in cut)] if any(steps[i] != 1 for i in cut) else []),
+            out=(tuple(shape[i] if i in cut else d for i, d in enumerate(x.shape)), x.dtype),
+        )
+    return g.expand(x, shape)
 
 
 @lowers(lax.rev_p)
@@ -113,6 +118,13 @@ def rev(g: Builder, x: Val, *, dimensions: Sequence[int]) -> Val:
 @lowers(lax.pad_p)
 def pad(g: Builder, x: Val, value: Val, *, padding_config: Sequence[tuple[Any, Any, int]]) -> Val:
     """Elements between the elements, then at the ends, where a negative amount cuts off."""
+    result = _pad(g, x, value, padding_config)
+    if result is not x:
+        result.spread = spread(x, value, padding_config)
+    return result
+
+
+def _pad(g: Builder, x: Val, value: Val, padding_config: Sequence[tuple[Any, Any, int]]) -> Val:
     for axis, (_, _, interior) in enumerate(padding_config):
         if interior:
             x = _pad_interior(g, x, value, axis, interior)
