@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from jax2onnx.dimensions import likely_size
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dtypes import BOOL, FLOAT32, FLOAT64, INT32, is_float
 from jax2onnx.lower.registry import lowers
@@ -71,9 +72,14 @@ def _largest(dtype: np.dtype) -> int:
 
 
 def _is_weight_times_rows(a: Val, b: Val, free_a: list[int], free_b: list[int], contract_b: list[int]) -> bool:
-    """Does b hold rows, as in a batched W @ x? Then x @ W.T (its transpose) needs no Transpose of b."""
-    if not free_a or not free_b or contract_b != list(range(b.rank - len(contract_b), b.rank)):
+    """Does b hold rows, as in a batched W @ x? Then x @ W.T (its transpose) needs no Transpose of b.
+
+    A small matrix W can be along any axis but the first: it is multiplied in place then.
+    """
+    if not free_a or not free_b:
         return False
+    if contract_b != list(range(b.rank - len(contract_b), b.rank)):
+        return a.rank == 2 and contract_b != [0] and likely_size(a.shape) <= likely_size(b.shape)
     return a.value.const_value is not None or len(free_b) > len(free_a)
 
 

@@ -7,9 +7,18 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, first, only_user, producer, some
 from jax2onnx.optimize.simplify import reshaped
+from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.reshapes import reshape_operand
+
+PASSED = {*BINARY, *UNARY}
+LONGEST_WAY = 12
+"""How many steps behind a product are looked at."""
+
+FEW_COLUMNS, SMALL_MATRIX = 8, 1024
+"""A large matrix times fewer columns takes ONNX Runtime longer than two Transposes."""
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -57,19 +66,55 @@ def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Transpose", turned, like=y, perm=outer)
 
 
-@rewrites("Transpose", given=first("MatMul"))
-def product_from_the_left(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """(A' B)' = B' A for a known matrix B: no Transpose instead of two."""
-    product = node.inputs[0]
-    matmul = producer(product, "MatMul")
-    if matmul is None or product is None or only_user(product) != node or not _swaps_last_two(node):
+@rewrites("MatMul", given=first("Transpose"))
+def multiply_in_place(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A matrix times the axis of `x` that a Transpose has moved to the end: where it was before.
+
+    The Transpose comes after the product then, if it meets another one on its way.
+    """
+    turned, w = node.inputs
+    turn = producer(turned, "Transpose")
+    if turn is None or turned is None or w is None or only_user(turned) is None or not _meets_transpose(turned):
         return None
-    a, b = matmul.inputs
-    left = producer(a, "Transpose")
-    if left is None or b is None or b.const_value is None or len(dims(b)) != 2 or not _swaps_last_two(left):
-        return None
-    turned = r.op("Transpose", b, like=b, shape=dims(b)[::-1], perm=[1, 0])  # which is done when it is written
-    return r.op("MatMul", turned, left.inputs[0], like=node.outputs[0])
+    x, perm = turn.inputs[0], list(attribute(turn, "perm"))
+    assert x is not None
+    axis, shape, (size, columns) = perm[-1], list(dims(x)), dims(w)
+    behind = shape[axis + 1 :]
+    result = [*shape[:axis], columns, *behind]
+    if not behind:
+        product = r.op("MatMul", x, w, like=x, shape=result)
+    else:
+        if len(behind) > 1 and not all(isinstance(d, int) for d in shape):
+            return None
+        if likely_size(behind) < FEW_COLUMNS and likely_size(dims(w)) > SMALL_MATRIX:
+            return None
+        if w.const_value is None and likely_size(dims(w)) > likely_size(shape):
+            return None
+        flat = [*shape[: axis + 1], math.prod(int(d) for d in behind) if len(behind) > 1 else behind[0]]
+        left = r.op("Transpose", w, like=w, shape=[columns, size], perm=[1, 0])  # done while exporting, if w is known
+        if len(behind) > 1:
+            x = r.op("Reshape", x, r.const(flat, np.int64), like=x, shape=flat)
+        product = r.op("MatMul", left, x, like=x, shape=[*flat[:axis], columns, flat[-1]])
+        if len(behind) > 1:
+            product = r.op("Reshape", product, r.const(result, np.int64), like=product, shape=result)
+    return r.op("Transpose", product, like=node.outputs[0], perm=perm)
+
+
+def _meets_transpose(value: ir.Value) -> bool:
+    """Is there a Transpose behind `value`, with only products with a matrix and arithmetic with constants between?"""
+    for _ in range(LONGEST_WAY):
+        node = only_user(value)
+        if node is None or node.op_type == "Transpose":
+            return node is not None
+        if node.op_type == "MatMul":
+            if node.inputs[0] is not value or len(dims(node.inputs[1])) != 2:  # type: ignore[arg-type]
+                return False
+        elif node.op_type not in PASSED or any(
+            x is not None and x is not value and x.const_value is None for x in node.inputs
+        ):
+            return False
+        value = node.outputs[0]
+    return False
 
 
 @rewrites("Reshape", given=first("MatMul"))

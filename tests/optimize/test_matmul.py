@@ -2,7 +2,11 @@
 
 import itertools
 
+import jax
 import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
 
 from tests.helpers import check
 
@@ -26,3 +30,62 @@ def test_a_transposed_product_of_transposed_operands():
     needless = [left == SWAP and outer != (0, 1, 2) for left, outer in ORDERS]
     assert transposes(model) <= sum(written) - sum(needless)
     assert transposes(check(lambda x, y: turned(x, y, SWAP, SWAP), X, Y, rtol=1e-5, atol=1e-5)) == 0
+
+
+IMAGE, KERNEL = (
+    np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in ((2, (2, 10, 12, 9)), (3, (3, 3, 9, 9)))
+)
+SIZES = dict(zip("bhwc", IMAGE.shape, strict=True))
+MATRICES = {a: np.random.default_rng(ord(a)).standard_normal((SIZES[a], 11)).astype(np.float32) for a in "bhwc"}
+
+
+@pytest.mark.parametrize("axis", "bhwc")
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_matrix_times_any_axis(axis, is_known):
+    """Where the axis stays in its place, nothing is transposed, wherever that is."""
+    spec = f"bhwc,{axis}z->{'bhwc'.replace(axis, 'z')}"
+    if is_known:
+        model = check(lambda x: jnp.einsum(spec, x, MATRICES[axis]), IMAGE, rtol=1e-4, atol=1e-4)
+        assert transposes(model) == 0
+    else:
+        model = check(lambda x, w: jnp.einsum(spec, x, w), IMAGE, MATRICES[axis], rtol=1e-4, atol=1e-4)
+        assert transposes(model) <= 1  # of the matrix
+    for order in itertools.permutations("bhwc".replace(axis, "z")):
+        fn = lambda x, w: jnp.einsum(f"bhwc,{axis}z->{''.join(order)}", x, w)  # noqa: B023, E731
+        check(fn, IMAGE, MATRICES[axis], rtol=1e-4, atol=1e-4)
+        check(lambda x: fn(x, MATRICES[axis]), IMAGE, rtol=1e-4, atol=1e-4)  # noqa: B023
+
+
+def test_a_matrix_times_an_axis_of_unknown_size():
+    for spec in ("bhwc,hz->bzwc", "bhwc,wz->bhzc", "bhwc,cz->bhwz"):
+        fn = lambda x: jnp.einsum(spec, x, MATRICES[spec[5]])  # noqa: B023, E731
+        for dims in (("B", 10, 12, 9), (2, 10, 12, "C"), ("B", "H", 12, "C")):
+            if isinstance(dims["bhwc".index(spec[5])], int):
+                check(fn, IMAGE, dims=[dims], rtol=1e-4, atol=1e-4)
+
+
+def convolved(x):
+    return lax.conv_general_dilated(x, KERNEL, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@pytest.mark.parametrize("method", ["bilinear", "cubic", "lanczos3"])
+def test_images_are_resized_in_the_layout_they_have(method):
+    def resized(x):
+        return jax.image.resize(x, (2, 20, 24, 9), method)
+
+    assert transposes(check(resized, IMAGE, rtol=1e-4, atol=1e-4)) == 0
+    model = check(lambda x: jax.nn.relu(convolved(resized(jax.nn.relu(convolved(x))))), IMAGE, rtol=1e-3, atol=1e-3)
+    assert transposes(model) == 2  # of the input and of the output
+
+
+def test_layers_along_another_axis():
+    """As in mixers: transposed, two layers, transposed back."""
+    w1, w2 = MATRICES["w"], np.random.default_rng(4).standard_normal((11, 12)).astype(np.float32)
+    bias = np.arange(11, dtype=np.float32)
+
+    def fn(x):
+        hidden = jax.nn.gelu(x.transpose(0, 2, 1) @ w1 + bias)
+        return x + (hidden @ w2 + np.float32(0.5)).transpose(0, 2, 1)
+
+    model = check(fn, IMAGE[0], rtol=1e-3, atol=1e-3)
+    assert transposes(model) == 0
