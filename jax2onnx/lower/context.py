@@ -77,7 +77,7 @@ class Val:
     is asked for.
     """
 
-    __slots__ = ("const", "dtype", "home", "name", "shape", "small", "spread", "value")
+    __slots__ = ("columns", "const", "dtype", "home", "name", "shape", "small", "spread", "value")
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class Val:
         self.const = const
         self.small: Val | None = None
         self.spread: Spread | None = None
+        self.columns: Sequence[Val] | None = None
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute != "value":

@@ -144,13 +144,13 @@ def locate(
         valid = np.asarray(inside.all(-1))
         starts = np.array(clamped[..., components[0] if along else components])
         return starts, None if valid.all() or not check else valid
+    if indices.columns is not None and not along and not margin:
+        return _locate_columns(g, w, indices.columns, check)
     index = indices
     if not check:
         index, bounds = _select(g, index, components), [bounds[c] for c in components]
-    if index.dtype == np.uint64:
-        index = g.Min(index, np.asarray(2**63 - 1, np.uint64))
     if not (along and index.dtype == INT32 and is_static(bounds)):
-        index = g.cast(index, INT64)
+        index = _as_int64(g, index)
     if along and len(bounds) == 1:
         index = g.squeeze(index, [index.rank - 1])
         start = _clamp(g, index, bounds)
@@ -161,6 +161,29 @@ def locate(
     else:
         start, is_inside = _clamp(g, index, bounds, margin), None
     return g.squeeze(start, [start.rank - 1]) if along else start, is_inside
+
+
+def _locate_columns(g: Builder, w: Windows, columns: Sequence[Val], check: bool) -> tuple[Val, Val | None]:
+    """The same of index vectors whose components are known one by one. They are kept apart."""
+    starts, is_inside = {}, None
+    for axis, column in zip(w.starts, columns, strict=True):
+        if not check and axis not in w.moving:
+            continue
+        index = _as_int64(g, column)
+        starts[axis] = _clamp(g, index, [w.shape[axis] - w.sizes[axis]])
+        if check:
+            flag = g.Equal(starts[axis], index)
+            is_inside = flag if is_inside is None else g.And(is_inside, flag)
+    moving = [starts[axis] for axis in w.moving]
+    start = moving[0] if len(moving) == 1 else g.Concat(*moving, axis=moving[0].rank - 1)
+    start.columns = moving
+    return start, None if is_inside is None else g.squeeze(is_inside, [is_inside.rank - 1])
+
+
+def _as_int64(g: Builder, index: Val) -> Val:
+    if index.dtype == np.uint64:
+        index = g.Min(index, np.asarray(2**63 - 1, np.uint64))
+    return g.cast(index, INT64)
 
 
 def _locate_known(indices: np.ndarray, bounds: Sequence[Any]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -257,17 +280,23 @@ def _linear(g: Builder, start: Ints, units: Sequence[Dims]) -> Ints | None:
     """The product of index vectors with a matrix of units, which moves a component or multiplies it by a stride."""
     if not units:
         return None
-    matrix: Ints
-    if all(is_static(u) for u in units):
-        matrix = np.asarray(units, np.int64)
-        if np.array_equal(matrix, np.eye(len(units))):
-            return start
-        if isinstance(start, np.ndarray):
-            return start @ matrix
-    else:  # strides: single numbers
-        matrix = g.reshape(g.shape_of([u[0] for u in units]), (len(units), 1))
+    is_known = all(is_static(u) for u in units)
+    matrix = np.asarray(units, np.int64) if is_known else None
+    if matrix is not None and np.array_equal(matrix, np.eye(len(units))):
+        return start
+    if matrix is not None and isinstance(start, np.ndarray):
+        return start @ matrix
     start = as_val(g, start)
-    return g.Mul(start, g.shape_of(units[0])) if len(units) == 1 else g.MatMul(start, as_val(g, matrix))
+    if start.columns is not None:
+        parts = [
+            c if all(map(is_one, u)) else g.Mul(c, g.shape_of(u)) for c, u in zip(start.columns, units, strict=True)
+        ]
+        return functools.reduce(g.Add, parts)
+    if len(units) == 1:
+        return g.Mul(start, g.shape_of(units[0]))
+    if matrix is not None:
+        return g.MatMul(start, matrix)
+    return g.MatMul(start, g.reshape(g.shape_of([u[0] for u in units]), (len(units), 1)))  # strides: single numbers
 
 
 def _table(g: Builder, rank: int, parts: Sequence[tuple[Any, int, Dims]], units: Units) -> Ints:

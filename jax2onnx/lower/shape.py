@@ -63,7 +63,12 @@ def expand_dims(g: Builder, x: Val, *, dimensions: Sequence[int]) -> Val:
 def concatenate(g: Builder, *xs: Val, dimension: int) -> Val:
     """Join along an axis, leaving out what is empty."""
     full = [x for x in xs if not (isinstance(x.shape[dimension], int) and x.shape[dimension] == 0)] or xs[:1]
-    return full[0] if len(full) == 1 else g.Concat(*full, axis=dimension)
+    if len(full) == 1:
+        return full[0]
+    result = g.Concat(*full, axis=dimension)
+    if dimension == result.rank - 1 and result.shape[-1] == len(full):
+        result.columns = full
+    return result
 
 
 @lowers(lax.split_p)

@@ -57,9 +57,16 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
         return (min(steps[0], steps[-1]), max(steps[0], steps[-1])) if len(steps) else None
     if node.op_type in SAME_VALUES:
         found = bounds(node.inputs[0], depth - 1)
+    elif node.op_type == "Concat":
+        parts = [p for p in (bounds(v, depth - 1) for v in node.inputs) if p is not None]
+        if len(parts) < len(node.inputs):
+            return None
+        found = min(p[0] for p in parts), max(p[1] for p in parts)
     elif node.op_type in ARITHMETIC:
         operands = node.inputs[1:] if node.op_type == "Where" else node.inputs
         known = [bounds(v, depth - 1) for v in operands]
+        if node.op_type in ("Min", "Max"):  # one of them is enough
+            known = [k or (LIMITS[value.dtype].min, LIMITS[value.dtype].max) for k in known]
         found = ARITHMETIC[node.op_type](*known) if known and all(known) else None
     elif node.op_type == "Clip" and len(node.inputs) == 3:
         low, high = scalar(node.inputs[1]), scalar(node.inputs[2])
