@@ -50,6 +50,9 @@ FEW_TURNS = 8
 LARGE_OPERAND = 16 * 1024 * 1024
 """Above this many elements, what ScatterND copies each time takes longer than what ScatterElements does."""
 
+MANY = 256
+"""Above this many, ScatterElements writes single elements in two thirds of the time."""
+
 FEW_ROWS = 64
 """So many rows ScatterND writes in the time that two more nodes take."""
 
@@ -274,7 +277,8 @@ def _scatter(
         u = keep(u)
     index = as_val(g, positions(g, w, start, units, keep))
     rows = x if index.shape[-1] == last + 1 else g.reshape(x, (product(x.shape[: last + 1]), *x.shape[last + 1 :]))
-    if in_order:
+    are_elements = rows.rank == 1 and likely_size(u.shape) >= MANY
+    if in_order and not are_elements:
         result = _emit(g, "ND", rows, index, u, combine, unique=unique)
     else:
         u = _flatten(g, u, u.rank - len(inner))
