@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,11 @@ def _form(w: Windows) -> Any:
     if not w.batched and not _has_windows(w) and is_static(w.shape) and likely_size(w.batch) >= MANY:
         return _merged_axes
     leading = (*w.batched, *w.moving) == tuple(range(len(w.batched) + len(w.moving)))
-    if leading and all(w.batching[a] == a for a in w.batched) and is_small_grid(w, coordinates(w.moving)):
+    leading = leading and all(w.batching[a] == a for a in w.batched)
+    row = w.shape[len(w.batched) + 1 :]
+    if leading and len(w.moving) == 1 and not _has_windows(w) and _is_short(row) and likely_size(w.batch) >= MANY:
+        return _short_rows
+    if leading and is_small_grid(w, coordinates(w.moving)):
         return _leading_axes
     return _merged_axes
 
@@ -205,6 +210,17 @@ def _elements_along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelle
     return g.GatherElements(x, as_val(g, start), axis=w.moving[0]), w.batch_axes
 
 
+def _short_rows(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
+    """An index for each of many short rows, in each of several tables: GatherElements."""
+    depth = len(w.batched)
+    tables, row = x.shape[:depth], x.shape[depth + 1 :]
+    index = _elements_of_rows(g, g.squeeze(as_val(g, start), [len(w.batch)]), product(row))
+    index = g.reshape(index, (*tables, product(index.shape[depth:])))
+    table = g.reshape(x, (*tables, x.shape[depth] * product(row)))
+    found = g.reshape(g.GatherElements(table, index, axis=depth), (*w.batch, *row))
+    return found, [*w.batch_axes, *range(depth + 1, x.rank)]
+
+
 def _leading_axes(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
     """Windows that move along the first axes (after those of the batch): GatherND."""
     units = coordinates(w.moving)
@@ -227,19 +243,15 @@ def _merged_axes(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
 
 def _pick(g: Builder, x: Val, index: Val, axis: int) -> Val:
     """Gather along an axis: of single elements or short rows by GatherElements, ten times as fast in ONNX Runtime."""
-    if x.rank == index.rank == 1:
-        return g.GatherElements(x, index, axis=0)
     before, row = x.shape[:axis], x.shape[axis + 1 :]
     shape = (*before, *index.shape, *row)
-    is_short = is_static(row) and product(row) <= SHORT_ROW
-    if not is_short or not is_static(before) or index.const is not None or likely_size(shape) < MANY:
-        return g.Gather(x, index, axis=axis)
+    if x.rank == index.rank == 1:
+        return g.GatherElements(x, index, axis=0)
     count, length = product(before), product(row)
-    if count > 1 and length > 1:
+    is_fast = _is_short(row) and is_static(before) and (count == 1 or length == 1)
+    if not is_fast or index.const is not None or likely_size(shape) < MANY:
         return g.Gather(x, index, axis=axis)
-    if length > 1:
-        index = g.Mul(g.unsqueeze(index, [index.rank]), np.asarray(length, index.dtype))
-        index = g.Add(index, np.arange(length, dtype=index.dtype))
+    index = _elements_of_rows(g, index, length)
     index = g.reshape(index, (product(index.shape),))
     if count > 1:
         table = g.reshape(x, (count, x.shape[axis]))
@@ -247,3 +259,15 @@ def _pick(g: Builder, x: Val, index: Val, axis: int) -> Val:
     else:
         table = g.reshape(x, (x.shape[axis] * length,))
     return g.reshape(g.GatherElements(table, index, axis=table.rank - 1), shape)
+
+
+def _is_short(row: Sequence[Any]) -> bool:
+    return is_static(row) and product(row) <= SHORT_ROW
+
+
+def _elements_of_rows(g: Builder, index: Val, length: int) -> Val:
+    """Where the elements of rows are, in a further axis, if rows are `length` elements one after the other."""
+    if length == 1:
+        return index
+    first = g.Mul(g.unsqueeze(index, [index.rank]), np.asarray(length, index.dtype))
+    return g.Add(first, np.arange(length, dtype=index.dtype))

@@ -54,6 +54,19 @@ def test_short_rows(width: int) -> None:
     check(lambda x, i: x[i], table, ROWS, dims=[("N", width), ("A", "B")], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("width", [1, 2, 8])
+def test_short_rows_of_several_tables(width: int) -> None:
+    tables = rng.normal(size=(3, 2, 50, width)).astype(np.float32)
+    index = rng.integers(-60, 60, (3, 2, 7, 40)).astype(np.int32)
+    look_up = jax.vmap(jax.vmap(lambda x, i: x[i]))
+    model = check(look_up, tables, index, rtol=0, atol=0)
+    assert "GatherElements" in operators(model) and "GatherND" not in operators(model)
+    check(look_up, tables, index, dims=[("B", 2, "N", width), ("B", 2, 7, "M")], rtol=0, atol=0)
+    check(jax.vmap(lambda x, i: x.at[i].get(mode="fill")), tables[0], index[0], rtol=0, atol=0)
+    check(jax.vmap(lambda x, i: x[i], (1, 0)), tables[0].swapaxes(0, 1), index[0], rtol=0, atol=0)
+    check(jax.vmap(lambda x, i: x[i], (0, 1)), tables[0], index[0].swapaxes(0, 1), rtol=0, atol=0)
+
+
 def test_few_elements_take_few_nodes() -> None:
     model = check(lambda x, i, j: x[i, j], IMAGE[:, :, 0], ROWS[:2, 0], COLUMNS[:2, 0], rtol=0, atol=0)
     assert "GatherND" in operators(model)
