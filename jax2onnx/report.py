@@ -20,7 +20,6 @@ REASONS = {
     "io_callback": _CALLS_PYTHON,
     "ffi_call": _FOREIGN_CODE,
     "call_exported": "it is compiled already: convert the function that was exported",
-    "custom_partitioning": "it divides the work among devices",
 }
 """Why there can be no lowering for some primitives."""
 

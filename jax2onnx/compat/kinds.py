@@ -31,6 +31,7 @@ CALL_PRIMITIVES = frozenset(
             "custom_jvp_call",
             "custom_vjp_call",
             "custom_vmap_call",
+            "custom_partitioning",
             "composite",
             "eval_jaxpr",
             "linear_call",

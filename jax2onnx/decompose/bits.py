@@ -17,7 +17,7 @@ from jax2onnx.decompose.registry import decomposes
 from jax2onnx.decompose.sort import with_64_bits
 from jax2onnx.decompose.special_elementary import broadcast_operands
 
-UNSIGNED: dict[int, Any] = {4: jnp.uint4, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+UNSIGNED: dict[int, Any] = {2: jnp.uint2, 4: jnp.uint4, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 def width(dtype: Any) -> int:

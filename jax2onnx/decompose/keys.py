@@ -59,11 +59,14 @@ def _bits(eqn: JaxprEqn, keys: Keys, *, bit_width: int, shape: tuple) -> Any:
 
 
 def _equal(eqn: JaxprEqn, a: Keys, b: Keys) -> Any:
-    return lax.reduce_and(lax.eq(a.data, b.data), [a.data.ndim - 1])
+    """One of them may be a single key."""
+    shape = (*eqn.outvars[0].aval.shape, *_key_impl(eqn).key_shape)
+    x, y = (lax.broadcast_in_dim(k.data, shape, range(len(shape) - k.data.ndim, len(shape))) for k in (a, b))
+    return lax.reduce_and(lax.eq(x, y), [len(shape) - 1])
 
 
 def _unequal(eqn: JaxprEqn, a: Keys, b: Keys) -> Any:
-    return lax.reduce_or(lax.ne(a.data, b.data), [a.data.ndim - 1])
+    return lax.bitwise_not(_equal(eqn, a, b))
 
 
 def _move(eqn: JaxprEqn, *operands: Any, **params: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.registry import lowers
@@ -44,6 +45,11 @@ def conv_general_dilated(
     if _is_empty(shape) or _is_empty(kernel.shape[1:]) or _is_empty(x.shape):
         return g.full(aval.shape, 0, aval.dtype)
     groups = feature_group_count
+    if not isinstance(groups, int):
+        raise UnsupportedError(
+            f"A convolution in {groups} groups, which is a symbolic dimension, as when it is mapped over images and "
+            "kernels at once: give that dimension a fixed size."
+        )
     if batch_group_count > 1:
         x, groups = _groups_of_batch_as_features(g, x, batch_group_count), batch_group_count
     spatial = len(window_strides)

@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dtypes import bit_width, is_float, is_integer
+from jax2onnx.lower.dtypes import BOOL, bit_width, is_float, is_integer
 from jax2onnx.lower.registry import lowers
 
 
@@ -21,6 +21,8 @@ def convert_element_type(g: Builder, x: Val, *, new_dtype: Any, **_: Any) -> Val
         return _to_integer(g, x, dtype)
     if is_float(dtype) and bit_width(dtype) == 8 and dtype != x.dtype:
         return g.Cast(x, to=dtype, saturate=0)  # beyond the range: NaN, or an infinity if the type has it
+    if dtype == BOOL and is_float(x.dtype) and bit_width(x.dtype) == 8:
+        x = g.cast(x, np.float32)  # whose -0.0 ONNX Runtime takes for zero
     return g.cast(x, dtype)
 
 

@@ -41,7 +41,7 @@ def dot_general(
         # An outer product: no sum, so plain multiplication.
         left = g.reshape(g.transpose(a, [*batch_a, *free_a]), (*batch, *rows, *[1] * len(columns)))
         right = g.reshape(g.transpose(b, [*batch_b, *free_b]), (*batch, *[1] * len(rows), *columns))
-        return g.And(left, right) if aval.dtype == BOOL else g.Mul(left, right)
+        return g.cast(g.Mul(left, right), aval.dtype)
     contract_a, contract_b = list(contract_a), list(contract_b)
     if batch and not rows and not columns and a.dtype in (FLOAT32, FLOAT64):
         # To ONNX Runtime this is one product of matrices for each dot product: up to 50 times slower than their sums.

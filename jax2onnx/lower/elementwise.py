@@ -129,8 +129,7 @@ def round_(g: Builder, x: Val, *, rounding_method: Any, **_: Any) -> Val:
     rounded = g.Where(away, g.Add(whole, 1.0), whole)
     # The sign of the operand, also for results of zero.
     negative = g.Or(g.Less(x, 0.0), g.Less(g.Reciprocal(x), 0.0))
-    result = g.Where(negative, g.Neg(rounded), rounded)
-    return g.Where(g.Less(magnitude, np.asarray(np.inf, x.dtype)), result, x)
+    return g.Mul(rounded, g.Where(negative, np.asarray(-1, x.dtype), np.asarray(1, x.dtype)))
 
 
 @lowers(lax.max_p)
@@ -220,8 +219,8 @@ def clamp(g: Builder, low: Val, x: Val, high: Val) -> Val:
 
 @lowers(lax.pow_p)
 def pow_(g: Builder, x: Val, y: Val) -> Val:
-    """x ** y, also with an integer exponent."""
-    return g.Pow(x, y, out=(g.broadcast_shapes(x.shape, y.shape), x.dtype))
+    """x ** y; an exponent of another dtype is converted first, as in JAX."""
+    return g.Pow(x, g.cast(y, x.dtype), out=(g.broadcast_shapes(x.shape, y.shape), x.dtype))
 
 
 @lowers(lax.integer_pow_p)

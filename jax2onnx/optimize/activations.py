@@ -71,20 +71,16 @@ def factors(value: ir.Value | None, depth: int = 5) -> tuple[list[ir.Value], flo
     return varying, constant
 
 
-def is_close(a: float, b: float) -> bool:
-    """Equal up to the rounding of a float32 or bfloat16 constant."""
-    return math.isclose(a, b, rel_tol=2e-7)
+def is_close(a: float, b: float, like: ir.Value) -> bool:
+    """Equal up to the rounding of a constant of the dtype of `like` (in less precise ones, JAX computes in float32)."""
+    return math.isclose(a, b, rel_tol=1e-15 if like.dtype == ir.DataType.DOUBLE else 2e-7)
 
 
 @rewrites("Max", given=some(*SPLATS))
 def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """max(x, 0)."""
     found = operand_and_scalar(node)
-    if (
-        found is None
-        or not is_zero(found[1])
-        or node.outputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
-    ):
+    if found is None or not is_zero(found[1]) or node.outputs[0].dtype not in RELU_TYPES:
         return None
     return r.op("Relu", found[0], like=node.outputs[0])
 
@@ -95,7 +91,7 @@ def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if r.opset < GELU_OPSET or _feeds_product(node):
         return None
     varying, constant = factors(node.outputs[0])
-    if len(varying) != 2 or not is_close(constant, 0.5):
+    if len(varying) != 2 or not is_close(constant, 0.5, node.outputs[0]):
         return None
     for x, gate in (varying, varying[::-1]):
         kind = _gelu_gate(x, gate)
@@ -115,19 +111,19 @@ def _gelu_gate(x: ir.Value, gate: ir.Value) -> str | None:
     complement = producer(gate, "erfc")
     if complement is not None:
         varying, constant = factors(complement.inputs[0])
-        return "none" if varying == [x] and is_close(constant, -math.sqrt(0.5)) else None
+        return "none" if varying == [x] and is_close(constant, -math.sqrt(0.5), x) else None
     one_more = operand_and_scalar(producer(gate, "Add"))
     if one_more is None or one_more[1] != 1:
         return None
     error = producer(one_more[0], "Erf")
     if error is not None:
         varying, constant = factors(error.inputs[0])
-        return "none" if varying == [x] and is_close(constant, math.sqrt(0.5)) else None
+        return "none" if varying == [x] and is_close(constant, math.sqrt(0.5), x) else None
     tangent = producer(one_more[0], "Tanh")
     if tangent is None:
         return None
     varying, constant = factors(tangent.inputs[0])
-    if len(varying) != 1 or not is_close(constant, math.sqrt(2 / math.pi)):
+    if len(varying) != 1 or not is_close(constant, math.sqrt(2 / math.pi), x):
         return None
     inner = producer(varying[0], "Add")
     if inner is None:
@@ -135,7 +131,7 @@ def _gelu_gate(x: ir.Value, gate: ir.Value) -> str | None:
     for a, cubic in (tuple(inner.inputs), tuple(inner.inputs)[::-1]):
         if a is x:
             cube, weight = factors(cubic)
-            if is_close(weight, 0.044715) and _is_cube(cube, x):
+            if is_close(weight, 0.044715, x) and _is_cube(cube, x):
                 return "tanh"
     return None
 
@@ -226,7 +222,9 @@ def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if above is None or x is None or above.inputs[0] is not x or scalar(above.inputs[1]) != 0:
         return None
     varying, alpha = factors(negative)
-    if varying != [x] or float(np.float32(alpha)) != alpha:
+    if varying != [x] or float(np.float32(alpha)) != alpha or x.dtype not in RELU_TYPES:
+        return None
+    if above.op_type == "Greater" and alpha < 0:  # 0 becomes -0.0
         return None
     return r.op("LeakyRelu", x, like=node.outputs[0], alpha=alpha)
 
@@ -266,7 +264,12 @@ def recognise_celu(r: Rewriter, node: ir.Node) -> ir.Value | None:
             continue
         inner, slope = factors(grown.inputs[0])
         below = operand_and_scalar(producer(inner[0], "Min")) if len(inner) == 1 else None
-        if below is None or below[1] != 0 or below[0] is not relu.inputs[0] or not is_close(alpha * slope, 1.0):
+        if (
+            below is None
+            or below[1] != 0
+            or below[0] is not relu.inputs[0]
+            or not is_close(alpha * slope, 1.0, below[0])
+        ):
             continue
         if alpha > 0 and float(np.float32(alpha)) == alpha:
             return r.op("Celu", below[0], like=node.outputs[0], alpha=None if alpha == 1 else alpha)

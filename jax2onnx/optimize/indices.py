@@ -21,6 +21,7 @@ from jax2onnx.optimize.engine import (
     producer,
     scalar,
 )
+from jax2onnx.optimize.intervals import LIMITS
 
 RULES = RuleSet()
 
@@ -42,6 +43,8 @@ def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | Non
     way: list[ir.Node] = []
     value = x
     while (move := producer(value, *MOVES)) is not None:
+        if move.op_type == "Cast" and not _keeps_values(move):
+            return None
         way.append(move)
         value = move.inputs[0]  # type: ignore[assignment]
     index = _before_wrapping(value, size)
@@ -59,6 +62,12 @@ def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | Non
     dtype = x.dtype.numpy()
     low = r.op("Sub", r.const(-1, dtype), high, like=high) if size.name else r.const(-size.number, dtype)
     return r.op("Clip", index, low, high, like=y)
+
+
+def _keeps_values(cast: ir.Node) -> bool:
+    """Can all integers of the dtype that is converted be the same in the other one?"""
+    source, target = (LIMITS.get(v.dtype) for v in (cast.inputs[0], cast.outputs[0]))  # type: ignore[union-attr, arg-type]
+    return source is not None and target is not None and target.min <= source.min and source.max <= target.max
 
 
 class Size(NamedTuple):

@@ -45,13 +45,13 @@ def recognise_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Sub", given=some("Log"))
 def recognise_log_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """(x - max) - log(sum(exp(x - max))) over one axis."""
+    """(x - max) - log(sum(exp(x - max))) over one axis; ONNX Runtime's is wrong for NaN and inf in double precision."""
     difference, logarithm = node.inputs
     shifted = shifted_by_maximum(difference)
     log = producer(logarithm, "Log")
     total = reduction(log.inputs[0], "ReduceSum") if log is not None else None
     exponential = producer(total[0], "Exp") if total is not None else None
-    if shifted is None or total is None or exponential is None:
+    if shifted is None or total is None or exponential is None or node.outputs[0].dtype == ir.DataType.DOUBLE:
         return None
     if exponential.inputs[0] is not difference or total[1] != (shifted[1],):
         return None

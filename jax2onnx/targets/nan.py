@@ -22,7 +22,7 @@ MANY = 16 * 1024
 """From so many elements on, to add them up and see whether that is NaN takes less time than to look at each."""
 
 
-@expands("ReduceMax ReduceMin", FLOATS, as_function=True)
+@expands("ReduceMax ReduceMin", f"{FLOATS} f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz", as_function=True)
 def reduce_extreme_of_floats(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     """NaN where there is one, and the plain reduction elsewhere."""
     x, axes = e.operands[0], reduced_axes(node)

@@ -42,16 +42,17 @@ def ne(a: Complex, b: Complex) -> Any:
 @on_complex(P.div_p)
 def div(a: Complex, b: Complex) -> Complex:
     """Smith's algorithm: multiply by the conjugate of the denominator, scaled by its larger part."""
+    a_re, a_im, b_re, b_im = spread(a.re, a.im, b.re, b.im)
+    a, b = Complex(a_re, a_im), Complex(b_re, b_im)
     x, y = lax.abs(b.re), lax.abs(b.im)
-    large, zero, inf = where(lax.ge(x, y), b.re, b.im), x.dtype.type(0), x.dtype.type(np.inf)
+    # ONNX Runtime drops the sign of a zero that is the first choice: that of `large` is needed.
+    large, zero, inf = where(lax.lt(x, y), b.im, b.re), x.dtype.type(0), x.dtype.type(np.inf)
     is_zero, is_infinite = lax.eq(lax.max(x, y), zero), lax.bitwise_or(lax.eq(x, inf), lax.eq(y, inf))
-    special = lax.bitwise_or(is_zero, is_infinite)
-    re, im = where(special, 1, lax.div(b.re, large)), where(special, 0, lax.div(b.im, large))
-    scale = where(is_zero, large, lax.add(lax.mul(b.re, re), lax.mul(b.im, im)))
-    scale = where(is_infinite, inf, scale)
+    re, im = where(is_infinite, 1, lax.div(b.re, large)), where(is_infinite, 0, lax.div(b.im, large))
+    scale = where(is_infinite, inf, lax.add(lax.mul(b.re, re), lax.mul(b.im, im)))
     return Complex(
-        lax.div(lax.add(lax.mul(a.re, re), lax.mul(a.im, im)), scale),
-        lax.div(lax.sub(lax.mul(a.im, re), lax.mul(a.re, im)), scale),
+        where(is_zero, lax.div(a.re, large), lax.div(lax.add(lax.mul(a.re, re), lax.mul(a.im, im)), scale)),
+        where(is_zero, lax.div(a.im, large), lax.div(lax.sub(lax.mul(a.im, re), lax.mul(a.re, im)), scale)),
     )
 
 

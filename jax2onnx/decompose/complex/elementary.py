@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend.core import primitives as P
 
 from jax2onnx.compat.kinds import primitives
-from jax2onnx.decompose.complex.arithmetic import div, modulus, one_like, positive
+from jax2onnx.decompose.complex.arithmetic import div, integer_pow, modulus, one_like, positive
 from jax2onnx.decompose.complex.pairs import Complex, as_complex, on_complex, spread, where
 from jax2onnx.decompose.complex.structural import mul
 
@@ -89,8 +89,15 @@ def log2(z: Complex, **_: Any) -> Complex:
     return Complex(logarithm.re * (1 / math.log(2)), logarithm.im * (1 / math.log(2)))
 
 
+AS_PRODUCTS = (-1, 1, 2, 3)
+"""Exponents that XLA writes as products, if it knows them."""
+
+
 @on_complex(P.pow_p)
 def pow_(z: Complex, w: Any) -> Complex:
+    known = w.re + 1j * w.im if isinstance(w, Complex) else w
+    if isinstance(known, np.ndarray | np.generic) and np.ndim(known) == 0 and complex(known) in AS_PRODUCTS:
+        return integer_pow(z, y=int(np.real(known)))
     w = w if isinstance(w, Complex) else as_complex(lax.convert_element_type(w, z.re.dtype))
     z_re, z_im, w_re, w_im = spread(z.re, z.im, w.re, w.im)
     size, angle = modulus(z_re, z_im), lax.atan2(z_im, z_re)
