@@ -144,7 +144,7 @@ def locate(
         valid = np.asarray(inside.all(-1))
         starts = np.array(clamped[..., components[0] if along else components])
         return starts, None if valid.all() or not check else valid
-    if indices.columns is not None and not along and not margin:
+    if indices.columns is not None and w.moving and not along and not margin:
         return _locate_columns(g, w, indices.columns, check)
     index = indices
     if not check:

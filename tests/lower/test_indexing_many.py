@@ -106,3 +106,11 @@ def test_transposed_arrays() -> None:
     check(jax.vmap(lambda x, i, j: x[i, j], (2, None, None)), IMAGE, ROWS, COLUMNS, rtol=0, atol=0)
     check(jax.vmap(lambda x, i, j: x[i, j], (2, 0, 1)), IMAGE, ROWS[:10], COLUMNS[:16, :10], rtol=0, atol=0)
     check(jax.grad(lambda x, i, j: jnp.sum(x.transpose(2, 0, 1)[:, i, j] ** 2)), IMAGE, ROWS, COLUMNS, rtol=1e-5)
+
+
+def test_indices_along_axes_of_size_1() -> None:
+    """Nothing can move there, but what is not inside is left out."""
+    i, j = np.int32([0, 1, -1, 0]), np.int32([0, 0, 0, -2])
+    check(lambda x, i, j: [x[i, j], x.at[i, j].get(mode="fill")], IMAGE[:1, :1], i, j, rtol=0, atol=0)
+    check(lambda x, i, j: x.at[i, j].add(1.0), IMAGE[:1, :1], i, j, rtol=0, atol=0)
+    check(lambda x, i, j: x.at[i, j].add(1.0, mode="drop"), IMAGE[:1], i, j, rtol=0, atol=0)
