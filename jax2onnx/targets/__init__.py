@@ -42,6 +42,7 @@ def legalize(model: ir.Model, target: str) -> None:
         windows,
     )
     from jax2onnx.targets.rewrite import Legalizer
+    from jax2onnx.targets.scalars import give_scalars_axes
 
     check_target(target)
     sign_bit.write_out(model, target)
@@ -51,6 +52,7 @@ def legalize(model: ir.Model, target: str) -> None:
     functions: dict[Any, ir.Function] = {}
     for root in roots:
         Legalizer(target, model, root, functions).run()
+    give_scalars_axes(model)
 
 
 def lacks(target: str, op: str, dtype: ir.DataType | np.dtype | str, opset: int) -> bool:
