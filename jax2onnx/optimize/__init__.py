@@ -20,6 +20,7 @@ from jax2onnx.optimize import (
     convolution,
     detours,
     division,
+    ends,
     flips,
     fold,
     group_norm,
@@ -106,7 +107,8 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    counts.update(Rewriter(model, [simplify.LAST, integers.LAST, slices.LAST, division.LAST, spans.LAST]).run())
+    last = [simplify.LAST, integers.LAST, slices.LAST, division.LAST, spans.LAST, ends.LAST]
+    counts.update(Rewriter(model, last).run())
     counts["keep_single_axes"] = keep_single_axes(model)
     if counts[integers.remainder_by_division.__name__] or counts[spans.repeat_around_short_spans.__name__]:
         counts["share_equal_nodes"] += share_equal_nodes(model)

@@ -1,0 +1,76 @@
+"""Reductions and Softmax along axes that are not the last ones."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import onnx
+import pytest
+from jax import numpy as jnp
+
+from tests.helpers import check
+
+rng = np.random.default_rng(0)
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+REDUCTIONS = [jnp.sum, jnp.mean, jnp.max, jnp.min]
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((3000, 3), 0),
+        ((40, 300, 4), (0, 1)),
+        ((3000, 3, 2), 0),
+        ((9000, 1), 0),
+        ((30, 300, 1), 1),
+        ((30, 300, 1, 1), 1),
+        ((30, 300, 1), (0, 1)),
+        ((3000, 40), 0),
+        ((30, 300, 4), 1),
+        ((30, 300, 4), (0, 2)),
+        ((30, 1, 300, 1), (0, 2)),
+    ],
+)
+def test_columns(shape: tuple[int, ...], axes: int | tuple[int, ...], keepdims: bool) -> None:
+    finite = rng.normal(size=shape).astype(np.float32)
+    for reduce in REDUCTIONS:
+        special = finite.copy()
+        special[5] = np.inf
+        if reduce in (jnp.sum, jnp.mean):  # of so many numbers, XLA takes the largest that is not NaN
+            special[..., -1] = np.nan
+        fn = lambda x: reduce(x, axes, keepdims=keepdims)  # noqa: B023, E731
+        check(fn, finite, rtol=1e-5, atol=1e-3)
+        check(fn, special, dims=[("B", *shape[1:])], rtol=1e-5, atol=1e-3)
+
+
+def test_few_columns_are_rows_first() -> None:
+    model = check(lambda x: jnp.sum(x, 0), rng.normal(size=(3000, 8)).astype(np.float32), rtol=1e-5, atol=1e-3)
+    assert operators(model) == ["Transpose", "ReduceSum"]
+    model = check(lambda x: jnp.sum(x, 0), rng.normal(size=(30, 8)).astype(np.float32), rtol=1e-5)
+    assert operators(model) == ["ReduceSum"]
+    model = check(lambda x: jnp.sum(x, 1), rng.normal(size=(30, 300, 1)).astype(np.float32), rtol=1e-5, atol=1e-5)
+    assert "Transpose" not in operators(model)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, np.float64])
+def test_other_types(dtype: type) -> None:
+    x = rng.integers(-3, 4, (3000, 3)).astype(dtype)
+    check(lambda x: [jnp.sum(x, 0), jnp.max(x, 0), jnp.min(x, 0)], x, x64=True, rtol=1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_softmax(axis: int) -> None:
+    x = rng.normal(size=(6, 12, 20, 8)).astype(np.float32)
+    model = check(lambda x: [jax.nn.softmax(x, axis), jax.nn.log_softmax(2 * x, axis)], x)
+    axes = [a.i for n in model.graph.node if "Softmax" in n.op_type for a in n.attribute if a.name == "axis"]
+    assert all(a == (-1 if axis < 2 else axis if axis == 2 else -1) for a in axes)
+    x[1, 2, 3] = [np.nan, np.inf, -np.inf, 1, 2, 3, 4, 5]
+    check(lambda x: jax.nn.softmax(x, axis), x)
+    small = check(lambda x: jax.nn.softmax(x, axis), x[:, :3, :3])
+    assert operators(small) == ["Softmax"]
