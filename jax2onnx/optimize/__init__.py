@@ -41,6 +41,7 @@ from jax2onnx.optimize import (
     slices,
     softmax,
     spans,
+    turns,
     units,
 )
 from jax2onnx.optimize.carries import drop_needless_carries
@@ -107,7 +108,7 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    last = [simplify.LAST, integers.LAST, slices.LAST, division.LAST, spans.LAST, ends.LAST]
+    last = [simplify.LAST, integers.LAST, slices.LAST, division.LAST, spans.LAST, ends.LAST, turns.LAST]
     counts.update(Rewriter(model, last).run())
     counts["keep_single_axes"] = keep_single_axes(model)
     if counts[integers.remainder_by_division.__name__] or counts[spans.repeat_around_short_spans.__name__]:
