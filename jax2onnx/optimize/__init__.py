@@ -111,7 +111,8 @@ def optimize(
     last = [simplify.LAST, integers.LAST, slices.LAST, division.LAST, spans.LAST, ends.LAST, turns.LAST]
     counts.update(Rewriter(model, last).run())
     counts["keep_single_axes"] = keep_single_axes(model)
-    if counts[integers.remainder_by_division.__name__] or counts[spans.repeat_around_short_spans.__name__]:
+    repeating = (integers.remainder_by_division, spans.repeat_around_short_spans, ends.take_column)
+    if any(counts[rule.__name__] for rule in repeating):
         counts["share_equal_nodes"] += share_equal_nodes(model)
     return counts
 

@@ -74,3 +74,11 @@ def test_softmax(axis: int) -> None:
     check(lambda x: jax.nn.softmax(x, axis), x)
     small = check(lambda x: jax.nn.softmax(x, axis), x[:, :3, :3])
     assert operators(small) == ["Softmax"]
+
+
+def test_one_of_few_columns() -> None:
+    points = rng.normal(size=(20, 150, 3)).astype(np.float32)
+    model = check(lambda p: p[..., 0] * p[..., 2] - p[..., -2], points, rtol=1e-6, atol=1e-6)
+    assert operators(model).count("Transpose") == 1
+    assert "Transpose" not in operators(check(lambda p: p[..., 0], points[0], rtol=0, atol=0))
+    check(lambda p: p[..., 1], points, dims=[("B", "N", 3)], rtol=0, atol=0)
