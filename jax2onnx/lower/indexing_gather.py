@@ -249,7 +249,9 @@ def _pick(g: Builder, x: Val, index: Val, axis: int) -> Val:
         return g.GatherElements(x, index, axis=0)
     count, length = product(before), product(row)
     is_fast = _is_short(row) and is_static(before) and (count == 1 or length == 1)
-    if not is_fast or index.const is not None or likely_size(shape) < MANY:
+    if is_fast and index.const is not None:  # a known index is stored: it must not grow
+        is_fast = count == length == 1
+    if not is_fast or likely_size(shape) < MANY:
         return g.Gather(x, index, axis=axis)
     index = _elements_of_rows(g, index, length)
     index = g.reshape(index, (product(index.shape),))
