@@ -45,12 +45,12 @@ def test_columns(shape: tuple[int, ...], axes: int | tuple[int, ...], keepdims: 
         if reduce in (jnp.sum, jnp.mean):  # of so many numbers, XLA takes the largest that is not NaN
             special[..., -1] = np.nan
         fn = lambda x: reduce(x, axes, keepdims=keepdims)  # noqa: B023, E731
-        check(fn, finite, rtol=1e-5, atol=1e-3)
-        check(fn, special, dims=[("B", *shape[1:])], rtol=1e-5, atol=1e-3)
+        check(fn, finite, rtol=1e-5, atol=3e-4)
+        check(fn, special, dims=[("B", *shape[1:])], rtol=1e-5, atol=3e-4)
 
 
 def test_few_columns_are_rows_first() -> None:
-    model = check(lambda x: jnp.sum(x, 0), rng.normal(size=(3000, 8)).astype(np.float32), rtol=1e-5, atol=1e-3)
+    model = check(lambda x: jnp.sum(x, 0), rng.normal(size=(3000, 8)).astype(np.float32), rtol=1e-5, atol=3e-4)
     assert operators(model) == ["Transpose", "ReduceSum"]
     model = check(lambda x: jnp.sum(x, 0), rng.normal(size=(30, 8)).astype(np.float32), rtol=1e-5)
     assert operators(model) == ["ReduceSum"]
