@@ -15,11 +15,9 @@ import onnx_ir as ir
 from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import all_nodes
 from jax2onnx.optimize.engine import constants_for, dims, rename_operator
+from jax2onnx.optimize.spans import BROADCASTING
 
-BROADCASTING = set(
-    "Add Sub Mul Div Pow Max Min Mod And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where Sum BitwiseAnd"
-    " BitwiseOr BitwiseXor BitShift".split()
-)
+OPERATORS = {*BROADCASTING, "Sum"}
 SOME, MANY = 64, 256
 """From so many elements on it is worth another shape of a known number, and another node."""
 
@@ -28,7 +26,7 @@ def give_scalars_axes(model: ir.Model) -> int:
     """Give numbers in the main graph and in the bodies in it those axes; how many operands have got some."""
     constant, done = constants_for(model.graph, "number"), 0
     for node in list(all_nodes(model.graph)):
-        if node.op_type not in BROADCASTING or node.domain or node.outputs[0].shape is None:
+        if node.op_type not in OPERATORS or node.domain or node.outputs[0].shape is None:
             continue
         shape = dims(node.outputs[0])
         ones = sum(1 for _ in itertools.takewhile(lambda d: d == 1, reversed(shape)))
