@@ -18,7 +18,7 @@ import onnx_ir as ir
 from jax2onnx import opsets
 from jax2onnx.attributes import as_attribute
 from jax2onnx.lower import dims as dims_
-from jax2onnx.lower.dtypes import BOOL, INT64, is_float, tensor_type
+from jax2onnx.lower.dtypes import BOOL, INT64, bit_width, is_float, tensor_type
 from jax2onnx.lower.infer import INFER, broadcast
 from jax2onnx.naming import array_key
 from jax2onnx.reshapes import reshape_operand, unit_axes
@@ -278,7 +278,9 @@ class Builder:
         if x.dtype == dtype:
             return x
         if x.const is not None and x.dtype != BOOL and x.const.size <= 64 and not is_float(x.dtype):
-            return self.const(x.const.astype(dtype))
+            # ml_dtypes has no casts between types of less than a byte
+            wide = x.const.astype(np.int8) if bit_width(x.dtype) < 8 else x.const
+            return self.const(wide.astype(dtype))
         return self.Cast(x, to=dtype)
 
     def reshape(self, x: Val, shape: Sequence[Any]) -> Val:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,10 @@ def expands(
     return register
 
 
+CONTROL_FLOW = {"If": 0, "Loop": 1, "Scan": 0}
+"""Operators with bodies, and which output of a body becomes the first of the node. The inputs are the same."""
+
+
 class Plan(NamedTuple):
     """How to compute a node without a kernel: by an expansion, or in other dtypes."""
 
@@ -75,11 +79,8 @@ def plan_for(
     if bound is None:
         return None
     pairs = [*zip(bound[0], inputs, strict=True), *zip(bound[1], outputs, strict=True)]
-    if op in ("If", "Loop", "Scan"):  # each value may have a type of its own
-        for variable, dtype in pairs:
-            if variable is not None and dtype is not None and not table.supports(target, op, opset, {variable: dtype}):
-                raise UnsupportedError(f"{target} cannot carry {dtype.name.lower()} values through {op}.")
-        return None
+    if op in CONTROL_FLOW:  # each value may have a type of its own
+        return _plan_for_values(target, op, opset, pairs[: len(inputs)], pairs[len(inputs) :])
     types = {variable: dtype for variable, dtype in reversed(pairs) if variable is not None and dtype is not None}
     if table.supports(target, op, opset, types, mode):
         return None
@@ -110,6 +111,23 @@ def plan_for(
         " exactly the same result. Convert to another dtype in the program, or export for another runtime with"
         " target='onnx'."
     )
+
+
+def _plan_for_values(target: str, op: str, opset: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> Plan | None:
+    """Which values pass into and out of bodies in another dtype; of each is given what it is called, and its dtype."""
+
+    def changed(values: Sequence[Any]) -> Iterator[tuple[int, ir.DataType]]:
+        for i, (variable, dtype) in enumerate(values):
+            if variable is None or dtype is None or table.supports(target, op, opset, {variable: dtype}):
+                continue
+            candidates = _carriers(target, "Identity", opset, dtype)
+            carrier = next((c for c in candidates if table.supports(target, op, opset, {variable: c})), None)
+            if carrier is None:
+                raise UnsupportedError(f"{target} cannot carry {dtype.name.lower()} values through {op}.")
+            yield i, carrier
+
+    plan = Plan(inputs=tuple(changed(inputs)), outputs=tuple(changed(outputs)), exact=True)
+    return plan if plan.inputs or plan.outputs else None
 
 
 def _carriers(target: str, operation: str, opset: int, dtype: ir.DataType) -> list[ir.DataType]:
@@ -241,6 +259,8 @@ class Legalizer:
 
     def _carry(self, node: ir.Node, plan: Plan) -> Sequence[ir.Value]:
         """Compute `node` in the dtypes of the plan."""
+        if node.op_type in CONTROL_FLOW:
+            self._carry_into_bodies(node, plan)
         before = Emitter(self, node)
         for i, dtype in plan.inputs:
             image = self.image(before.operands[i], dtype)
@@ -267,6 +287,22 @@ class Legalizer:
         if plan.outputs and node.op_type == "EyeLike":
             node.attributes["dtype"] = ir.AttrInt64("dtype", int(plan.outputs[0][1]))
         return results
+
+    def _carry_into_bodies(self, node: ir.Node, plan: Plan) -> None:
+        """Let the bodies of a node take and give values in the dtypes of the plan."""
+        for body in bodies(node):
+            for i, dtype in plan.inputs:
+                wide = body.inputs[i]
+                narrow = ir.Value(shape=wide.shape, type=wide.type)
+                wide.replace_all_uses_with(narrow, replace_graph_outputs=True)
+                wide.type = ir.TensorType(dtype)
+                back = _cast(wide, narrow, body[0])
+                body.insert_before(body[0], back)
+                self.back_casts.append(back)
+                self.images[narrow, dtype] = wide
+            for i, dtype in plan.outputs:
+                place = i + CONTROL_FLOW[node.op_type]
+                body.outputs[place] = self.image(body.outputs[place], dtype)
 
     def image(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """`value` cast to `dtype`. The cast stands right after the value itself: outside of loops that only use it."""

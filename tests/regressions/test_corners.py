@@ -125,3 +125,35 @@ def test_groups_of_unknown_number_are_refused() -> None:
     mapped: Callable = jax.vmap(conv)
     with pytest.raises(UnsupportedError, match="fixed size"):
         to_onnx(mapped, [("v", 1, 5, 3), ("v", 2, 3, 2)])
+
+
+NIBBLES = np.array([[1, -8, 7], [0, 3, -2], [5, -1, 4]], np.int8)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4], ids=lambda d: d.__name__)
+def test_integers_of_4_bits_pass_through_bodies(dtype: type) -> None:
+    q = jnp.asarray(NIBBLES & 7 if dtype == jnp.uint4 else NIBBLES).astype(dtype)
+
+    def branches(x: jax.Array) -> jax.Array:
+        return lax.cond(x[0] > 0, lambda q: q, lambda q: q.T, q).astype(jnp.float32)
+
+    def layers(x: jax.Array) -> tuple:
+        return lax.scan(lambda h, row: (h + row.astype(jnp.float32), row), x, q)
+
+    def carried(x: jax.Array) -> jax.Array:
+        def body(carry: tuple) -> tuple:
+            h, values = carry
+            return h + values[0].astype(jnp.float32), values[::-1]
+
+        h, values = lax.while_loop(lambda carry: carry[0].sum() < 30, body, (x, q))
+        return h + values[1].astype(jnp.float32)
+
+    for x in np.float32([[1, 2, 3], [-1, 2, 3]]):
+        check(branches, x)
+        check(lambda x: jax.tree.map(lambda y: y.astype(jnp.float32), layers(x)), x)  # NumPy has no 4-bit outputs
+        check(carried, x)
+
+
+@pytest.mark.parametrize("shift", [lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic])
+def test_shifts_of_4_bits(shift: Callable) -> None:
+    check(lambda x: shift(x.astype(jnp.int4), jnp.int4(1)).astype(jnp.int32), NIBBLES)

@@ -249,7 +249,6 @@ IMPOSSIBLE = {
     "ReduceMean": "u64",
     "Resize": "f64 i64 u64",
     "Unique": "u64",
-    **dict.fromkeys(["If", "Loop", "Scan"], "f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz i4 u4"),
 }
 PACKED = {"f4e2m1", "f6e2m3", "f6e3m2", "f8e8m0", "i2", "u2"}  # not even a Cast in most opsets
 
