@@ -8,19 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import (
-    SPLATS,
-    Rewriter,
-    RuleSet,
-    dims,
-    first,
-    has_many,
-    is_zero,
-    producer,
-    scalar,
-    some,
-    splat,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import SPLATS, dims, has_many, is_zero, producer, scalar, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, constant, dims, only_user, producer, some
+from jax2onnx.optimize.engine import Rewriter, RuleSet, some
+from jax2onnx.optimize.queries import constant, dims, only_user, producer
 
 RULES = RuleSet()
 

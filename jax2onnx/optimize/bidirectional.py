@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.naming import NAME
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, dims, first, only_user, producer
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
+from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer
 from jax2onnx.reshapes import reshape_operand
 
 RULES = RuleSet()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jax2onnx.graphs import bodies, roots, use_instead
-from jax2onnx.optimize.engine import attribute, used_values
+from jax2onnx.optimize.queries import attribute, used_values
 
 
 def drop_needless_carries(model: ir.Model) -> int:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import attribute, axes_of, constant, dims, integers, scalar
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, integers, scalar
 
 MAX_BIAS = 1 << 20
 """A constant that may be a bias repeated for each row is compared with itself up to so many bytes."""

@@ -11,21 +11,9 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.naming import NAME
-from jax2onnx.optimize.engine import (
-    KNOWN,
-    Rewriter,
-    RuleSet,
-    attribute,
-    constant,
-    dims,
-    first,
-    integers,
-    only_user,
-    producer,
-    scalar,
-    some,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.layout import channels_last
+from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, integers, only_user, producer, scalar
 
 RULES = RuleSet()
 rewrites = RULES.rewrites

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, first, only_user, producer
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
+from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer
 from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.reshapes import reshape_operand
 

@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.optimize.engine import KNOWN, Rewriter, RuleSet, aligned_dims, constant, dims, producer, scalar, some
+from jax2onnx.optimize.engine import Rewriter, RuleSet, some
+from jax2onnx.optimize.queries import KNOWN, aligned_dims, constant, dims, producer, scalar
 
 LAST = RuleSet()
 """Formulas have quotients."""

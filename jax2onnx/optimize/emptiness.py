@@ -13,7 +13,7 @@ from jax.export import SymbolicScope
 
 from jax2onnx.dimensions import NOTE, Dim, parse_dim
 from jax2onnx.errors import InputError
-from jax2onnx.optimize.engine import attribute, dims, producer, scalar
+from jax2onnx.optimize.queries import attribute, dims, producer, scalar
 
 _MANY = 50
 """How many values are looked at: more than there are between the statistics of a layer and where they are applied."""

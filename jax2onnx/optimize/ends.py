@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, dims, scalar
+from jax2onnx.optimize.engine import Rewriter, RuleSet
+from jax2onnx.optimize.queries import attribute, axes_of, dims, scalar
 
 LAST = RuleSet()
 

@@ -7,19 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    axes_of,
-    constant,
-    dims,
-    first,
-    integers,
-    only_user,
-    producer,
-    scalar,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, integers, only_user, producer, scalar
 
 RULES = RuleSet()
 

@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from jax2onnx import streaming
 from jax2onnx.naming import NAME
-from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known, attribute, axes_of, integers
+from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known
+from jax2onnx.optimize.queries import attribute, axes_of, integers
 from jax2onnx.streaming import StreamedTensor, pieces_of
 
 RULES = RuleSet()

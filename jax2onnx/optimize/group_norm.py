@@ -17,7 +17,8 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize import normalization
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, constant, dims, producer, some
+from jax2onnx.optimize.engine import Rewriter, RuleSet, some
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer
 
 RULES = RuleSet()
 NATIVE = RuleSet()

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, first, only_user, producer, scalar
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
+from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer, scalar
 
 RULES = RuleSet()
 

@@ -9,19 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    axes_of,
-    dims,
-    first,
-    integers,
-    only_user,
-    producer,
-    scalar,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.intervals import LIMITS
+from jax2onnx.optimize.queries import attribute, axes_of, dims, integers, only_user, producer, scalar
 
 RULES = RuleSet()
 

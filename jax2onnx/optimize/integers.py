@@ -8,19 +8,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    constant,
-    dims,
-    first,
-    has_many,
-    producer,
-    scalar,
-    some,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.intervals import LIMITS, bounds
+from jax2onnx.optimize.queries import attribute, constant, dims, has_many, producer, scalar
 
 RULES = RuleSet()
 LAST = RuleSet()

@@ -12,21 +12,18 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.optimize.engine import (
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import (
     Dims,
-    Rewriter,
-    RuleSet,
     aligned_dims,
     attribute,
     axes_of,
     constant,
     dims,
-    first,
     integers,
     only_user,
     producer,
     scalar,
-    some,
 )
 from jax2onnx.optimize.simplify import REDUCTIONS
 from jax2onnx.optimize.units import BINARY, UNARY

@@ -5,20 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import (
-    KNOWN,
-    Rewriter,
-    RuleSet,
-    attribute,
-    constant,
-    dims,
-    first,
-    is_zero,
-    only_user,
-    producer,
-    scalar,
-    some,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, is_zero, only_user, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES, reshaped
 
 RULES = RuleSet()

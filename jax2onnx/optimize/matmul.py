@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, constant, dims, first, only_user, producer, some
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import attribute, constant, dims, only_user, producer
 from jax2onnx.optimize.simplify import reshaped
 from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.reshapes import reshape_operand

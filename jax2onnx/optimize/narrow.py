@@ -15,21 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    constant,
-    dims,
-    first,
-    has_many,
-    integers,
-    is_zero,
-    only_user,
-    producer,
-    some,
-    splat,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import attribute, constant, dims, has_many, integers, is_zero, only_user, producer, splat
 from jax2onnx.optimize.slices import cut_of
 from jax2onnx.optimize.units import BINARY, UNARY
 

@@ -14,20 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.emptiness import is_number_of_elements, is_seen_if_empty
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    axes_of,
-    constant,
-    dims,
-    first,
-    only_user,
-    producer,
-    scalar,
-    some,
-    splat,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, only_user, producer, scalar, splat
 from jax2onnx.optimize.softmax import reduction
 
 MEANS = RuleSet()

@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.activations import factors, operand_and_scalar
-from jax2onnx.optimize.engine import Rewriter, RuleSet, dims, first, is_zero, producer, scalar, some, splat
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import dims, is_zero, producer, scalar, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites

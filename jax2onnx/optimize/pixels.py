@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims, first, only_user, producer
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.layout import channels_last
+from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer
 
 RULES = RuleSet()
 

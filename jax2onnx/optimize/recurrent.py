@@ -14,19 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.cells import Array, formulas
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    axes_of,
-    constant,
-    dims,
-    first,
-    producer,
-    scalar,
-    splat,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.gates import Cell, gru, lstm, simple
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar, splat
 
 RULES = RuleSet()
 

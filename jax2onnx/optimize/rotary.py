@@ -12,18 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    axes_of,
-    constant,
-    dims,
-    first,
-    integers,
-    producer,
-    some,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, integers, producer
 
 RULES = RuleSet()
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import (
+from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known, first, some
+from jax2onnx.optimize.intervals import fits
+from jax2onnx.optimize.queries import (
     SPLATS,
-    Rewriter,
-    RuleSet,
-    all_known,
     attribute,
     axes_of,
     constant,
     dims,
-    first,
     integers,
     only_user,
     producer,
     scalar,
-    some,
     splat,
 )
-from jax2onnx.optimize.intervals import fits
 from jax2onnx.reshapes import reshape_operand, unit_axes
 
 RULES = RuleSet()

@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.graphs import bodies, use_instead
-from jax2onnx.optimize.engine import as_shape, axes_of, constant, constants_for, dims, integers, rename_operator
+from jax2onnx.optimize.engine import constants_for, rename_operator
+from jax2onnx.optimize.queries import as_shape, axes_of, constant, dims, integers
 from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES
 from jax2onnx.optimize.units import BINARY, UNARY
 

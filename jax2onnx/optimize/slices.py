@@ -13,20 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.graphs import all_nodes, bodies, use_instead
-from jax2onnx.optimize.engine import (
-    Rewriter,
-    RuleSet,
-    attribute,
-    axes_of,
-    constants_for,
-    dims,
-    first,
-    integers,
-    only_user,
-    producer,
-    rename_operator,
-    splat,
-)
+from jax2onnx.optimize.engine import Rewriter, RuleSet, constants_for, first, rename_operator
+from jax2onnx.optimize.queries import attribute, axes_of, dims, integers, only_user, producer, splat
 from jax2onnx.optimize.shared import frozen_attributes
 from jax2onnx.optimize.units import BINARY, UNARY
 

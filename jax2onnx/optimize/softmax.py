@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Rewriter, RuleSet, attribute, axes_of, dims, first, producer, some
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import attribute, axes_of, dims, producer
 
 RULES = RuleSet()
 rewrites = RULES.rewrites

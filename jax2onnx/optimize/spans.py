@@ -18,7 +18,8 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import likely_size
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, aligned_dims, attribute, axes_of, dims, has_many
+from jax2onnx.optimize.engine import Rewriter, RuleSet
+from jax2onnx.optimize.queries import Dims, aligned_dims, attribute, axes_of, dims, has_many
 from jax2onnx.optimize.units import BINARY
 
 LAST = RuleSet()

@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.graphs import bodies, use_instead
-from jax2onnx.optimize.engine import attribute, constant, constants_for, rename_operator, splat
+from jax2onnx.optimize.engine import constants_for, rename_operator
+from jax2onnx.optimize.queries import attribute, constant, splat
 
 ELEMENTWISE = {
     *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Clip", "Cast"),

@@ -12,7 +12,8 @@ import math
 
 import onnx_ir as ir
 
-from jax2onnx.optimize.engine import Dims, Rewriter, RuleSet, attribute, dims
+from jax2onnx.optimize.engine import Rewriter, RuleSet
+from jax2onnx.optimize.queries import Dims, attribute, dims
 
 LAST = RuleSet()
 

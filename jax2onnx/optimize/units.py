@@ -10,21 +10,18 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.optimize.engine import (
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import (
     KNOWN,
     Dims,
-    Rewriter,
-    RuleSet,
     aligned_dims,
     attribute,
     axes_of,
     constant,
     dims,
-    first,
     only_user,
     producer,
     scalar,
-    some,
 )
 from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, reshaped
 from jax2onnx.reshapes import reshape_operand

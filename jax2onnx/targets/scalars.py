@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import all_nodes
-from jax2onnx.optimize.engine import constants_for, dims, rename_operator
+from jax2onnx.optimize.engine import constants_for, rename_operator
+from jax2onnx.optimize.queries import dims
 from jax2onnx.optimize.spans import BROADCASTING
 
 OPERATORS = {*BROADCASTING, "Sum"}

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from jax2onnx.optimize.engine import MANY
+from jax2onnx.optimize.queries import MANY
 from tests.helpers import check, quick
 
 DIVISORS = [1, 2, 3, 7, 8, 64, 100, -1, -2, -7]
