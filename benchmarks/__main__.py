@@ -6,8 +6,9 @@
                                                    beside them, what other exporters make of the same architectures:
                                                    each in the Python of a virtual environment that has it
 
-Per model: the time of an export over that of `jax.make_jaxpr` (with cold caches, best of five), to an `onnx_ir.Model`,
-whose weights are still where they were ("export"), and to a `ModelProto`, into which they are copied ("proto"); by how
+Per model: the time of an export over that of `jax.make_jaxpr`, each as the first thing that a process does (best of
+three, "first"), or again and again with cold caches (best of five): to an `onnx_ir.Model`, whose weights are still
+where they were ("export"), and to a `ModelProto`, into which they are copied ("proto"); by how
 much the peak memory grows while a file is written over the size of the weights, nodes, and the latency in ONNX Runtime
 over that of `jax.jit` (same threads, interleaved runs, medians; before each run, what ran last comes to rest). The
 error is the largest difference of any result from JAX's, over the largest number in that result. Of other exporters,
@@ -17,6 +18,7 @@ error is the largest difference of any result from JAX's, over the largest numbe
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -26,12 +28,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 THREADS = 2
 ROUNDS = 5
 """Traces and exports of a model, of which the quickest count."""
+FIRSTS = 3
+"""New processes for each of the two that are timed in one, of which the quickest counts."""
 SECONDS = 3
 """For so long, at least, a model and `jax.jit` take turns."""
 REST = 0.005
@@ -39,24 +44,45 @@ REST = 0.005
 OTHERS = Path(__file__).with_name("others.py")
 
 
-def export(name: str, path: str) -> dict[str, Any]:
-    """Trace and export a model with cold caches, write it to `path`, and say what that took."""
+def steps_of(name: str) -> dict[str, Callable[..., Any]]:
+    """What is done with a model, and timed."""
     import jax
     import numpy as np
 
-    from benchmarks.memory import PeakMemory
     from benchmarks.models import MODELS
     from jax2onnx import to_onnx
 
     fn, args = MODELS[name]()
     wide = any(a.dtype == np.float64 for a in args)
     jax.config.update("jax_enable_x64", wide)
-    to_onnx(lambda x: x + 1, [(2,)])  # load the libraries
-    steps = {
+    export = functools.partial(to_onnx, fn, args, enable_double_precision=wide)
+    return {
         "trace": lambda: jax.make_jaxpr(lambda *a: fn(*a))(*args),
-        "export": lambda: to_onnx(fn, args, enable_double_precision=wide, return_mode="ir"),
-        "proto": lambda: to_onnx(fn, args, enable_double_precision=wide, return_mode="proto"),
+        "export": lambda: export(return_mode="ir"),
+        "proto": lambda: export(return_mode="proto"),
+        "file": lambda path: export(return_mode="file", output_path=path),
     }
+
+
+def first(step: str, name: str) -> float:
+    """How long the first trace or export takes, of a process that has done nothing before."""
+    run = steps_of(name)[step]
+    gc.collect()
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def export(name: str, path: str) -> dict[str, Any]:
+    """Trace and export a model with cold caches, write it to `path`, and say what that took."""
+    import jax
+
+    from benchmarks.memory import PeakMemory
+    from jax2onnx import to_onnx
+
+    steps = steps_of(name)
+    write = steps.pop("file")
+    to_onnx(lambda x: x + 1, [(2,)])  # load the libraries
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(ROUNDS):
         for step, run in steps.items():
@@ -69,7 +95,7 @@ def export(name: str, path: str) -> dict[str, Any]:
                 weights = sum(c.nbytes for c in result.consts)
             del result
     with PeakMemory() as memory:
-        to_onnx(fn, args, enable_double_precision=wide, return_mode="file", output_path=path)
+        write(path)
     return {**{step: min(times) for step, times in seconds.items()}, "memory": memory.growth, "weights": weights}
 
 
@@ -156,14 +182,15 @@ def measure(name: str, runs: int, others: dict[str, str]) -> list[dict[str, Any]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         paths = {"ours": os.path.join(folder, "ours.onnx")}
-        costs = {"ours": _run([sys.executable, "-m", "benchmarks", "--export", name, paths["ours"]])}
+        this = [sys.executable, "-m", "benchmarks"]
+        costs = {"ours": _run([*this, "--export", name, paths["ours"]])}
+        rounds = [{step: _run([*this, "--first", step, name]) for step in ("trace", "export")} for _ in range(FIRSTS)]
         for exporter, python in others.items():
             path = os.path.join(folder, f"{exporter}.onnx")
             found = _run([python, str(OTHERS), exporter, name, path], may_fail=True, cwd=folder)
             if found is not None:
                 paths[exporter], costs[exporter] = path, found
-        command = [sys.executable, "-m", "benchmarks", "--latencies", name, json.dumps(paths), "--runs", str(runs)]
-        measured = _run(command)
+        measured = _run([*this, "--latencies", name, json.dumps(paths), "--runs", str(runs)])
         for exporter in ["ours", *others]:
             cost = costs.get(exporter)
             row: dict[str, Any] = {"model": name, "exporter": exporter}
@@ -172,7 +199,9 @@ def measure(name: str, runs: int, others: dict[str, str]) -> list[dict[str, Any]
                 continue
             trace = costs["ours"]["trace"]
             row["trace s"] = round(trace, 2)
-            row["export / trace"] = round(cost["export"] / trace, 1) if "proto" in cost else ""
+            if exporter == "ours":
+                row["first / trace"] = round(min(r["export"] for r in rounds) / min(r["trace"] for r in rounds), 1)
+                row["export / trace"] = round(cost["export"] / trace, 1)
             row["proto / trace"] = round(cost.get("proto", cost["export"]) / trace, 1)
             weights = costs["ours"]["weights"]
             row["memory / weights"] = round(cost["memory"] / weights, 2) if weights > 10e6 else ""
@@ -194,6 +223,7 @@ COLUMNS = (
     "model",
     "exporter",
     "trace s",
+    "first / trace",
     "export / trace",
     "proto / trace",
     "memory / weights",
@@ -213,10 +243,14 @@ def main() -> None:
     parser.add_argument("--jax2onnx", metavar="PYTHON", help="a Python that has another jax2onnx")
     parser.add_argument("--torch", metavar="PYTHON", help="a Python that has torch and onnxscript")
     parser.add_argument("--export", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--first", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--latencies", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.export:
         print(json.dumps(export(*options.export)))
+        return
+    if options.first:
+        print(json.dumps(first(*options.first)))
         return
     if options.latencies:
         print(json.dumps(latencies(options.latencies[0], json.loads(options.latencies[1]), options.runs)))
