@@ -38,7 +38,9 @@ Given = Callable[[Sequence[str]], bool]
 log = logging.getLogger("jax2onnx")
 
 VISITS_PER_NODE = 200
-"""Far more than any graph needs: two rules that undo each other must not make an export hang."""
+GENERATIONS = 2000
+"""Far more than any graph needs: two rules that undo each other must not make an export hang. What replaces a node of
+one generation is of the next."""
 
 
 def _always(origins: Sequence[str]) -> bool:
@@ -128,6 +130,7 @@ class Rewriter:
         self._queued: set[ir.Node] = set()
         self._node: ir.Node | None = None  # the node that a rule is looking at
         self._new: list[ir.Node] = []
+        self._generations: dict[ir.Node, int] = {}  # of the nodes that rules have made
         self._dead: dict[ir.Node, None] = {}  # nodes that use nothing any more, and are removed in the end
         self._constants: dict[Any, ir.Value] = {}
         self._functions: set[int] = set()  # ids of the graphs that cannot see the main graph's initializers
@@ -148,10 +151,13 @@ class Rewriter:
                 self._visit(node)
             visits_left -= 1
             if not visits_left:
-                log.warning("The optimizer does not come to rest: %s. Please report this.", self.counts.most_common(3))
+                self._warn()
                 break
         self._bury_the_dead()
         return self.counts
+
+    def _warn(self) -> None:
+        log.warning("The optimizer does not come to rest: %s. Please report this.", self.counts.most_common(3))
 
     def _bury_the_dead(self) -> None:
         """Remove them all at once: for each call, a graph looks at all its outputs."""
@@ -173,6 +179,8 @@ class Rewriter:
         if not _is_used(node):
             self._remove(node)
             return
+        if self._generations.get(node, 0) >= GENERATIONS:
+            return
         self._node = node
         for rule in self._rules.applicable(node):
             found = rule(self, node)
@@ -192,7 +200,11 @@ class Rewriter:
         self._new.clear()
 
     def _replace(self, node: ir.Node, replacements: Sequence[ir.Value]) -> None:
+        generation = self._generations.get(node, 0) + 1
+        if generation == GENERATIONS:
+            self._warn()
         for new_node in self._new:
+            self._generations[new_node] = generation
             self._enqueue(new_node)
         self._new.clear()
         for old, new in zip(node.outputs, replacements, strict=False):

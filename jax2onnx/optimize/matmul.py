@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -25,46 +27,45 @@ RULES = RuleSet()
 rewrites = RULES.rewrites
 
 
-def _swaps_last_two(node: ir.Node | None) -> bool:
-    if node is None:
-        return False
-    perm = list(attribute(node, "perm"))
-    return len(perm) >= 2 and perm == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]
-
-
-def _swapped(perm: list[int]) -> list[int]:
-    return [*perm[:-2], perm[-1], perm[-2]]
-
-
 @rewrites("Transpose", given=first("MatMul"))
 def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """(A' B')' = B A, where primes swap the last two axes: with a transposed right operand, one Transpose less."""
+    """(A B)' = B' A', where primes swap the last two axes, if that takes fewer Transposes."""
     product, y = node.inputs[0], node.outputs[0]
     matmul = producer(product, "MatMul")
     if matmul is None or product is None or len(product.uses()) != 1 or product.is_graph_output():
         return None
     a, b = matmul.inputs
     assert a is not None and b is not None
-    right, left = producer(b, "Transpose"), producer(a, "Transpose")
-    if not _swaps_last_two(right) or right is None or len(dims(a)) != len(dims(b)):
+    if len(dims(a)) != len(dims(b)):
         return None
-    first = right.inputs[0]
-    if left is not None:
-        source, perm = left.inputs[0], _swapped(list(attribute(left, "perm")))
-    else:
-        source, perm = a, _swapped(list(range(len(dims(a)))))
-    assert source is not None
     shape = dims(product)
     outer = [i if i < len(shape) - 2 else 2 * len(shape) - 3 - i for i in attribute(node, "perm")]
-    if (perm != sorted(perm)) + (outer != sorted(outer)) >= 2 + (left is not None):
+    turns = [_swapped(b), _swapped(a)]
+    old = 1 + sum(source is not x for x, (source, _) in zip((b, a), turns, strict=True))
+    if old <= sum(not _stays(perm) for perm in (outer, *(perm for _, perm in turns))):
         return None
-    second = source
-    if perm != sorted(perm):
-        second = r.op("Transpose", source, like=a, shape=[*dims(a)[:-2], dims(a)[-1], dims(a)[-2]], perm=perm)
-    turned = r.op("MatMul", first, second, like=product, shape=[*shape[:-2], shape[-1], shape[-2]])
-    if outer == sorted(outer):
-        return turned
-    return r.op("Transpose", turned, like=y, perm=outer)
+    operands = [
+        source if _stays(perm) else r.op("Transpose", source, like=x, shape=_swap(dims(x)), perm=perm)
+        for x, (source, perm) in zip((b, a), turns, strict=True)
+    ]
+    turned = r.op("MatMul", *operands, like=product, shape=_swap(shape))
+    return turned if _stays(outer) else r.op("Transpose", turned, like=y, perm=outer)
+
+
+def _swapped(x: ir.Value) -> tuple[ir.Value, list[int]]:
+    """What to transpose, and how, to get `x` with its last two axes swapped."""
+    turn = producer(x, "Transpose")
+    if turn is None or turn.inputs[0] is None:
+        return x, _swap(range(len(dims(x))))
+    return turn.inputs[0], _swap(attribute(turn, "perm"))
+
+
+def _swap(axes: Sequence[Any]) -> list[Any]:
+    return [*axes[:-2], axes[-1], axes[-2]]
+
+
+def _stays(perm: list[int]) -> bool:
+    return perm == sorted(perm)
 
 
 @rewrites("MatMul", given=first("Transpose"))
@@ -79,6 +80,8 @@ def multiply_in_place(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     x, perm = turn.inputs[0], list(attribute(turn, "perm"))
     assert x is not None
+    if x.const_value is not None:
+        return None
     axis, shape, (size, columns) = perm[-1], list(dims(x)), dims(w)
     behind = shape[axis + 1 :]
     result = [*shape[:axis], columns, *behind]
@@ -89,8 +92,8 @@ def multiply_in_place(r: Rewriter, node: ir.Node) -> ir.Value | None:
             return None
         if likely_size(behind) < FEW_COLUMNS and likely_size(dims(w)) > SMALL_MATRIX:
             return None
-        if w.const_value is None and likely_size(dims(w)) > likely_size(shape):
-            return None
+        if w.const_value is None and likely_size(dims(w)) >= likely_size(shape):
+            return None  # what is turned must become smaller: else, of two that are, each would turn the other
         flat = [*shape[: axis + 1], math.prod(int(d) for d in behind) if len(behind) > 1 else behind[0]]
         left = r.op("Transpose", w, like=w, shape=[columns, size], perm=[1, 0])  # done while exporting, if w is known
         if len(behind) > 1:

@@ -8,6 +8,8 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from jax2onnx import to_onnx
+from jax2onnx.optimize.engine import GENERATIONS, Rewriter, RuleSet
 from tests.helpers import check
 
 X, Y = (np.random.default_rng(i).standard_normal((3, 3, 3)).astype(np.float32) for i in (0, 1))
@@ -30,6 +32,27 @@ def test_a_transposed_product_of_transposed_operands():
     needless = [left == SWAP and outer != (0, 1, 2) for left, outer in ORDERS]
     assert transposes(model) <= sum(written) - sum(needless)
     assert transposes(check(lambda x, y: turned(x, y, SWAP, SWAP), X, Y, rtol=1e-5, atol=1e-5)) == 0
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 4, 4), (3, 4, 7), (3, 7, 4)])
+def test_of_two_unknown_matrices_none_turns_the_other(sizes):
+    k, m, n = sizes
+    a, b = np.resize(X, (k, m)), np.resize(Y, (k, n))
+    assert transposes(check(lambda a, b: (a.T @ b).T, a, b, rtol=1e-5)) == 1
+    assert transposes(check(lambda a, b: (a.T @ b).T + a.T.sum(), a, b, rtol=1e-5)) <= 2
+    assert transposes(check(jax.grad(lambda w: jnp.sum((a @ w) ** 2)), np.resize(Y, (m, m)), rtol=1e-5)) == 0
+
+
+def test_rules_that_undo_each_other_are_stopped(caplog):
+    """By a warning, and soon: the size of the rest of the graph does not matter."""
+    rules = RuleSet()
+    rules.rewrites("Add")(lambda r, node: r.op("Sub", *node.inputs, like=node.outputs[0]))
+    rules.rewrites("Sub")(lambda r, node: r.op("Add", *node.inputs, like=node.outputs[0]))
+    model = to_onnx(lambda x, y: x + y, [(3,), (3,)], return_mode="ir")
+    counts = Rewriter(model, [rules]).run()
+    assert sum(counts.values()) <= 2 * GENERATIONS
+    assert "does not come to rest" in caplog.text
+    caplog.clear()
 
 
 IMAGE, KERNEL = (
