@@ -322,16 +322,33 @@ def known_branch(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
     return r.inline(node.attributes["then_branch" if known else "else_branch"].as_graph())
 
 
-@rewrites("Where", given=some(*SPLATS))
-def condition_itself(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """where(c, true, false) = c."""
-    condition, a, b = node.inputs
+CHOICES = {
+    (True, False): ("", False),
+    (False, True): ("", True),
+    (True, None): ("Or", False),
+    (False, None): ("And", True),
+    (None, True): ("Or", True),
+    (None, False): ("And", False),
+}
+"""Choices between conditions, one or both known: what joins the condition, or its opposite, with the other."""
+
+
+@rewrites("Where")
+def choice_of_conditions(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """where(c, true, b) = where(c, c, b) = c or b, and so on: ONNX Runtime cannot choose between conditions."""
+    c, a, b = node.inputs
     y = node.outputs[0]
-    if condition is None or y.dtype != ir.DataType.BOOL or dims(condition) != dims(y):
+    if c is None or a is None or b is None or y.dtype != ir.DataType.BOOL:
         return None
-    if (splat(a), splat(b)) == (False, True):
-        return r.op("Not", condition, like=y)
-    return condition if (splat(a), splat(b)) == (True, False) else None
+    if_true, if_false = True if a is c else splat(a), False if b is c else splat(b)
+    if (if_true, if_false) not in CHOICES:
+        return None
+    operator, is_opposite = CHOICES[if_true, if_false]
+    other = b if if_false is None else a
+    if dims(y) != _broadcast([dims(c), dims(other)] if operator else [dims(c)]):
+        return None
+    condition = r.op("Not", c, like=c) if is_opposite else c
+    return r.op(operator, condition, other, like=y) if operator else condition
 
 
 @rewrites("Concat")

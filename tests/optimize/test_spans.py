@@ -42,6 +42,16 @@ REPEATED: dict[str, tuple[Callable[..., Any], list[np.ndarray], str]] = {
         [array(2000) > 0, array(2000, 4)],
         "Concat",
     ),
+    "a condition that is chosen, too": (
+        lambda c, x: jnp.where(c[:, None], x > 0, c[:, None]),
+        [array(2000) > 0, array(2000, 4)],
+        "Concat",
+    ),
+    "an operand that is used twice": (
+        lambda x, s: jax.lax.clamp(s[:, None] * x, s[:, None] * jnp.ones(3), s[:, None] * x),
+        [array(2000, 3), array(2000)],
+        "Concat",
+    ),
     "integers": (lambda x, y: x[:, None] % y, [array(60, 5, dtype=np.int32), array(50, 5, dtype=np.int32)], "Expand"),
     "bits": (
         lambda x, y: x[:, None] ^ y,

@@ -157,3 +157,29 @@ def test_integers_of_4_bits_pass_through_bodies(dtype: type) -> None:
 @pytest.mark.parametrize("shift", [lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic])
 def test_shifts_of_4_bits(shift: Callable) -> None:
     check(lambda x: shift(x.astype(jnp.int4), jnp.int4(1)).astype(jnp.int32), NIBBLES)
+
+
+def test_choices_between_conditions_are_logic() -> None:
+    c, a = np.array([True, True, False, False]), np.array([True, False, True, False])
+    cases: list[Callable] = [
+        lambda c, a: jnp.where(c, c, a),
+        lambda c, a: jnp.where(c, a, c),
+        lambda c, a: jnp.where(c, True, a),
+        lambda c, a: jnp.where(c, False, a),
+        lambda c, a: jnp.where(c, a, True),
+        lambda c, a: jnp.where(c, a, False),
+        lambda c, a: jnp.where(c, True, False),
+        lambda c, a: jnp.where(c, False, True),
+        lambda c, a: jnp.where(c[0], c[0], a),
+        lambda c, a: jnp.where(c[:, None], a, c[:, None]),
+    ]
+    for fn in cases:
+        model = check(fn, c, a)
+        assert not {"Where", "Cast"} & {node.op_type for node in model.graph.node}
+    others: list[Callable] = [
+        lambda c, a: jnp.where(c, jnp.full(4, True), True),
+        lambda c, a: jnp.where(c, False, jnp.zeros(4, bool)),
+        lambda c, a: jnp.where(c[0], jnp.full((3, 4), True), a),
+    ]
+    for fn in others:
+        check(fn, c, a)
