@@ -299,8 +299,10 @@ def _log_to_stderr(quiet: bool) -> Iterator[None]:
 
 def _explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """What is printed for an error that is not one of ours, in place of a traceback: what and where."""
+    from jax2onnx.compat.sources import is_library
+
     ours = os.path.dirname(os.path.abspath(__file__))
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(ours)]
-    own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
+    own = [frame for frame in frames if not is_library(frame.filename)]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     print(f"jax2onnx: {kind.__name__}: {error}{where}\nRun again with --debug for a traceback.", file=sys.stderr)

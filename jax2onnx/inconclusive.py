@@ -9,12 +9,16 @@ import traceback
 
 from jax.errors import InconclusiveDimensionOperation as Inconclusive
 
+from jax2onnx.compat.sources import is_library
+
 __all__ = ["Inconclusive", "explain", "is_about_dimensions", "users_line"]
 
 _COMPARISON = re.compile(r"comparison '(.+)' (<=|>=|<|>) '(.+)' is inconclusive")
 _REMAINDER = re.compile(r"remainder (.+) should be 0")
-_CONSTANT = re.compile(r"dimension '.+' used in a context that requires a constant")
+_CONSTANT = re.compile(r"dimension '.+' used in a context that requires a constant|with non-constant arguments")
+_QUOTIENT = re.compile(r"\b(floordiv|mod)\(")
 _CUT_OFF = re.compile(r"\b(min|max)\((?:(\d+), ([^(),]+)|([^(),]+), (\d+))\)")
+_PADS = "(low, high)"  # how JAX says what it wants, not what it got
 _SLICE_OF_NUMPY_ARRAY = "slice indices must be integers"
 
 # What to write for each outcome of a comparison; JAX's constraints have no strict inequalities.
@@ -25,7 +29,6 @@ _OUTCOMES = {
     ">=": ("{a} >= {b}", "{a} <= {b} - 1"),
 }
 _OWN_FOLDER = os.path.dirname(__file__) + os.sep
-_LIBRARIES = f"{os.sep}site-packages{os.sep}"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes its messages for terminals
 
 
@@ -37,12 +40,14 @@ def is_about_dimensions(error: TypeError | ValueError, *, some_are_symbolic: boo
         return True
     if not some_are_symbolic:
         return False
-    return text.startswith(_SLICE_OF_NUMPY_ARRAY) or _CUT_OFF.search(text) is not None or bool(_different_sizes(text))
+    if text.startswith(_SLICE_OF_NUMPY_ARRAY) or _different_sizes(text):
+        return True
+    return any(pattern.search(text) for pattern in (_CUT_OFF, _CONSTANT, _QUOTIENT))
 
 
 def _different_sizes(text: str) -> tuple[str, str] | None:
     """The first two sizes in an error about two shapes that differ, if one of them is symbolic."""
-    shapes = [shape for shape in map(_entries, _in_parentheses(text)) if shape]
+    shapes = [shape for shape in map(_entries, _in_parentheses(text.replace(_PADS, ""))) if shape]
     for a, b in itertools.pairwise(shapes):
         different = [pair for pair in zip(a, b, strict=False) if pair[0] != pair[1] and "1" not in pair]
         if len(a) == len(b) and different and all(any(map(str.isalpha, x + y)) for x, y in different):
@@ -115,6 +120,11 @@ def _advice(reason: str) -> str:
             "The function needs a number there (as range, int and NumPy do): give the dimension a fixed size, or "
             "compute with it in jax.numpy and jax.lax."
         )
+    if _QUOTIENT.search(reason):
+        return (
+            "The function needs a number there: give the dimension a fixed size, or write it as a multiple, such as "
+            '"2*H", so that what is divided leaves no remainder.'
+        )
     return 'Say what you know about the sizes, as in constraints=["T >= 2", "B % 8 == 0"].'
 
 
@@ -134,6 +144,6 @@ def users_line(error: BaseException) -> str:
     inner = reversed(traceback.extract_tb(error.__traceback__))
     outer = reversed(traceback.extract_stack())
     for frame in itertools.chain(inner, outer):
-        if not frame.filename.startswith(_OWN_FOLDER) and _LIBRARIES not in frame.filename:
+        if not frame.filename.startswith(_OWN_FOLDER) and not is_library(frame.filename):
             return f"{frame.filename}:{frame.lineno}"
     return "an unknown line"

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import sysconfig
 from typing import Any
 
 from jax._src import source_info_util
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_PYTHON_FOLDER = sysconfig.get_path("stdlib") + os.sep
+
+
+def is_library(file_name: str) -> bool:
+    """Whether a file is one of an installed library, or of Python itself."""
+    return f"{os.sep}site-packages{os.sep}" in file_name or file_name.startswith((_PYTHON_FOLDER, "<frozen"))
 
 
 def _frames(eqn: Any) -> list[Any]:
@@ -25,7 +32,7 @@ def source_line(eqn: Any, *around: Any) -> str:
     If the equation itself knows of none, that of the equations `around` it, innermost first, whose bodies it is in.
     """
     frames = [frame for e in (eqn, *around) for frame in _frames(e)]
-    own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.file_name]
+    own = [f for f in frames if not is_library(f.file_name)]
     frame = next(iter(own or frames), None)
     return f"{frame.file_name}:{frame.start_line}" if frame else "unknown"
 

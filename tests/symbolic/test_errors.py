@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 from jax.export import symbolic_shape
 
@@ -263,6 +264,26 @@ def test_sizes_that_jax_takes_to_be_different():
     assert "takes S and T for different sizes" in message and 'constraints=["S == T"]' in message
     same = [{"B": 2, "S": n, "T": n} for n in (1, 3, 4)]
     check_at_sizes(lambda x, y: x + y, "f32[B,S]", "f32[B,T]", constraints=["S == T"], sizes=same)
+
+
+def halved_with_pads(x):
+    size = -(-x.shape[2] // 2)
+    pad = 2 * size - x.shape[2]
+    return lax.conv_general_dilated(x, jnp.ones((2, 3, 2)), (2,), [(pad // 2, pad - pad // 2)])
+
+
+def test_sizes_that_leave_remainders():
+    message = message_of(halved_with_pads, "f32[B,3,H]")
+    assert f"test_errors.py:{halved_with_pads.__code__.co_firstlineno + 3}:" in message
+    assert 'such as "2*H"' in message and "different sizes" not in message
+    check_at_sizes(halved_with_pads, "f32[B,3,2*H]", sizes=[{"B": b, "H": h} for b, h in ((2, 1), (1, 3))])
+    message = message_of(lambda x: x + jnp.arange(x.shape[0] - 1, -1, -1.0), "f32[T]")
+    assert "test_errors.py" in message and "give the dimension a fixed size" in message
+
+
+def test_the_line_is_neither_a_librarys_nor_pythons():
+    layer = nnx.Conv(3, 6, (4,), padding="CIRCULAR", rngs=nnx.Rngs(0))  # wrapped by contextlib
+    assert re.search(r"what happens at \S+test_errors.py:", message_of(layer, "f32[B,T,3]"))
 
 
 @pytest.mark.parametrize("shapes", [("f32[B,3]", "f32[B,4]"), ("f32[B,3,T]", "f32[B,4,S]"), ("f32[3]", "f32[4]")])
