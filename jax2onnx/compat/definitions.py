@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from jax._src.lax import special
 from jax._src.lax.scaled_dot import _scaled_dot_impl, scaled_dot_p
 from jax._src.random import core as random_core
 from jax._src.random import philox2x32, philox4x32, threefry2x32, threefry4x32
+
+_LAX_FOLDER = os.path.dirname(lax_definitions.__file__) + os.sep
 
 
 def own_definition(primitive: core.Primitive) -> Callable[..., Any] | None:
@@ -47,6 +50,12 @@ def _compiled_function(primitive: core.Primitive) -> Callable[..., Any] | None:
         if getattr(rule, "__qualname__", "").startswith(mlir.lower_fun.__qualname__ + "."):
             return inspect.getclosurevars(rule).nonlocals.get("fun")  # type: ignore[arg-type]
     return None
+
+
+def is_own_function(jaxpr: Any, name: str) -> bool:
+    """Whether a jaxpr comes from the function of this name in JAX's definitions of `jax.lax`."""
+    traced, _, place = jaxpr.debug_info.func_src_info.partition(" at ")
+    return traced == name and place.startswith(_LAX_FOLDER)
 
 
 def gamma_sampler(keys: Any, a: Any, *, log_space: bool) -> Any:

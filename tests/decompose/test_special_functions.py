@@ -12,7 +12,7 @@ from jax2onnx import compat
 from jax2onnx.decompose import special_bessel, special_erf, special_gamma, special_incomplete
 from jax2onnx.decompose.registry import DECOMPOSITIONS
 from tests.decompose.agreement import SPECIAL, assert_agrees, evaluate
-from tests.helpers import quick
+from tests.helpers import check, quick
 
 MODULES = special_bessel, special_erf, special_gamma, special_incomplete  # importing them registers the definitions
 
@@ -113,3 +113,14 @@ def test_zeros_and_tails():
     np.testing.assert_allclose(evaluate(DECOMPOSITIONS[lax.lgamma_p].fn, x), 0, atol=1e-14)
     z = jnp.array([26.0, -26.0, 0.0])
     np.testing.assert_allclose(evaluate(DECOMPOSITIONS[lax.erfc_p].fn, z), [5.663192408856143e-296, 2, 1], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("fn", [lax.erf, lax.erfc, jax.scipy.special.ndtr], ids=lambda fn: fn.__name__)
+def test_derivatives_of_error_functions(fn, dtype):
+    """As accurate far from 0 as near it, and without taking the bits of floats apart."""
+    x = dtype([0, -0.0, 1e-30, 0.3, -1, 2.71, -4.4, 7.9, 9.2, -9, 12, -40, np.inf, -np.inf, np.nan])
+    rtol = 1e-6 if dtype == np.float32 else 1e-14  # of a square rounded once, 1e-5 and 3e-14
+    model = check(jax.vmap(jax.grad(fn)), x, rtol=rtol, atol=1e-37, x64=True)
+    assert len(model.graph.node) < 50
+    check(jax.vmap(jax.grad(jax.grad(fn))), x[1:-3], rtol=rtol, atol=1e-36, x64=True)
