@@ -17,7 +17,7 @@ from jax.export import SymbolicScope, is_symbolic_dim
 from jax2onnx import compat
 from jax2onnx.dimensions import parse_dim
 from jax2onnx.lower.dims import is_never_negative
-from jax2onnx.optimize.queries import attribute, dims, producer
+from jax2onnx.optimize.queries import aligned_dims, attribute, dims, producer
 from jax2onnx.targets.rewrite import DOMAIN
 
 Size = int | str
@@ -62,6 +62,7 @@ def _needed(node: ir.Node) -> Iterator[Size]:
             yield dims(_operand(node, 0))[0]
         case "MatMul":  # takes a Transpose into itself: no sums of nothing, and no empty batch, if that was first
             yield from _sums(node)
+            yield from _repeated_batches(node)
         case "Conv":  # divides by the size of its kernel
             yield from dims(_operand(node, 1))[2:]
         case "ConvTranspose":  # makes another shape
@@ -99,3 +100,13 @@ def _sums(node: ir.Node) -> Iterator[Size]:
             size = dims(x)[-1 if i == 0 else -2]
             if size not in shape:  # else the result is empty as well
                 yield size
+
+
+def _repeated_batches(node: ir.Node) -> Iterator[Size]:
+    """MatMul does not repeat an operand for an empty batch, unless it is one matrix on the right."""
+    rank = len(dims(node.outputs[0]))
+    left, right = (aligned_dims(_operand(node, i), rank)[:-2] for i in (0, 1))
+    if any(size != 1 for size in right) or len(dims(_operand(node, 1))) > len(dims(_operand(node, 0))):
+        for a, b in zip(left, right, strict=True):
+            if a != b and 1 in (a, b):
+                yield b if a == 1 else a

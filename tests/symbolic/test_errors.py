@@ -207,6 +207,9 @@ NOT_EMPTY = {
     "a step more": (lambda x: lax.map(jnp.sum, jnp.pad(x, ((0, 1), (0, 0)))), "f32[T,4]", []),
     "sums in batches": (lambda x: jnp.einsum("btd,bte->bde", x, x + 1), "f32[B,T,4]", ["T >= 1"]),
     "a matrix for each head": (lambda x: jnp.einsum("bhd,hde->bhe", x, PER_HEAD), "f32[B,3,4]", ["B >= 1"]),
+    "a matrix on the left": (lambda x: jnp.einsum("ij,bjk->bik", PER_HEAD[0].T, x), "f32[B,4,3]", ["B >= 1"]),
+    "a matrix on the right": (lambda x: x @ PER_HEAD[0], "f32[B,T,4]", []),
+    "turned around": (lambda x: jnp.roll(x, 1, 0) + jnp.roll(x, -5, 0), "f32[T,4]", []),
     "transposed": (lambda x: lax.conv_transpose(x, PER_HEAD, (2,), "VALID"), "f32[B,T,4]", ["T >= 1"]),
     "steps in steps": (lambda x: lax.map(accumulated, x), "f32[B,T,4]", ["B >= 1", "T >= 1"]),
     "steps in a branch": (lambda x: lax.cond(x.sum() >= 0, accumulated, jnp.sin, x), "f32[T,4]", ["T >= 1"]),
@@ -215,7 +218,7 @@ NOT_EMPTY = {
 }
 
 
-@pytest.mark.parametrize("name", quick(["steps", "a matrix for each head", "attention"], NOT_EMPTY))
+@pytest.mark.parametrize("name", quick(["steps", "a matrix on the left", "turned around", "attention"], NOT_EMPTY))
 def test_sizes_that_must_not_be_zero(name):
     """Where ONNX Runtime would crash, be wrong or refuse, the model says so; elsewhere 0 is as good as any size."""
     fn, spec, expected = NOT_EMPTY[name]
