@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import onnx_ir as ir
@@ -10,7 +11,7 @@ from jax2onnx.graphs import all_nodes, bodies, roots, use_instead
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import detach_bodies
 
-SMALL_BYTES = 1024
+SMALL_BYTES = 16 * 1024
 """Constants up to this size are compared by content."""
 
 _CONTENT = "content"
@@ -50,15 +51,18 @@ def share_equal_nodes(model: ir.Model) -> int:
 
 
 def _share_equal_constants(graph: ir.Graph) -> None:
-    """Rules make constants as they need them. Those that have a name in the program stay, even if they are equal."""
+    """Rules make constants as they need them. Those that have different names in the program stay, even if equal."""
     seen: dict[Any, ir.Value] = {}
-    for value in graph.initializers.values():
-        if not value.uses():
+    used = [value for value in graph.initializers.values() if value.uses()]
+    names = Counter(value.meta.get(NAME) for value in used)
+    for value in used:
+        name = value.meta.get(NAME)
+        if name is not None and names[name] == 1:
             continue
         content = value.meta.get(_CONTENT)
         if content is None:
             content = value.meta[_CONTENT] = _content(value)
-        first = seen.setdefault(content, value)
+        first = seen.setdefault((name, content), value)
         if first is not value and not value.is_graph_output():
             use_instead(value.uses(), first)
 
@@ -66,7 +70,7 @@ def _share_equal_constants(graph: ir.Graph) -> None:
 def _content(value: ir.Value) -> Any:
     """The content of an initializer as something that can be compared, or something that is equal to no other."""
     tensor = value.const_value
-    if tensor is None or NAME in value.meta or tensor.nbytes > SMALL_BYTES or value.is_graph_input():
+    if tensor is None or tensor.nbytes > SMALL_BYTES or value.is_graph_input():
         return object()
     return int(tensor.dtype), tuple(tensor.shape), tensor.tobytes()
 

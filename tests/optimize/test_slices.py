@@ -130,3 +130,17 @@ def test_a_stack(axis: int) -> None:
 def test_a_negation_before_a_constant() -> None:
     found = ops(check(lambda x: (-x * 3.0, -x / 3.0, 2.0 / -x, -x * -0.0), X))
     assert found["Neg"] == 1
+
+
+@pytest.mark.parametrize("size", [8, 64, 100])
+def test_parts_of_a_weight_that_is_used_again_are_stored_once(size):
+    w = jnp.asarray(np.random.default_rng(0).normal(size=(size, 2 * size)).astype(np.float32))
+
+    def layer(x):
+        left, right = jnp.split(w, 2, 1)
+        return jnp.tanh(x @ left * (x @ right) + (x @ w[:, 3:4]))
+
+    x = np.ones((2, size), np.float32)
+    for fn in (lambda x: layer(layer(layer(x))), lambda x: jax.jit(layer)(jax.jit(layer)(x))):
+        model = check(fn, x, rtol=1e-4, atol=1e-5)
+        assert sum(np.prod(i.dims) for i in model.graph.initializer) <= (2 * size + 1) * size + 8
