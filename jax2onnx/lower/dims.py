@@ -129,17 +129,10 @@ class Dims:
             self._vectors[dim].value.meta[NOTE] = str(dim)
         return self._vectors[dim]
 
-    def behind(self, x: Val) -> Any | None:
-        """The dimension that an integer was made from, if it was."""
-        made = {id(v.value): d for known in (self._vectors, self._scalars) for d, v in known.items()}
-        value = x.value
-        while id(value) not in made:
-            node = value.producer()
-            if node is None or node.op_type not in ("Cast", "Reshape", "Squeeze", "Unsqueeze"):
-                return None
-            value = node.inputs[0]
-        dim = made[id(value)]
-        return None if isinstance(dim, str) else dim
+    def known(self) -> dict[int, Any]:
+        """The dimensions that have been computed, by the ids of the values that hold them."""
+        computed = [*self._vectors.items(), *self._scalars.items()]
+        return {id(v.value): dim for dim, v in computed if not isinstance(dim, str)}
 
     def _compute(self, dim: Any) -> Val:
         g = self._g

@@ -30,7 +30,9 @@ from jax2onnx.lower.indexing import (
     product,
     strides,
 )
+from jax2onnx.lower.progressions import progression
 from jax2onnx.lower.registry import lowers
+from jax2onnx.lower.shape import TO_THE_END, TO_THE_FRONT
 
 MANY = 256
 """Fewer elements are not worth another node."""
@@ -100,8 +102,8 @@ def read(g: Builder, w: Windows, x: Val, indices: Val, fill_value: Any = None) -
         w = dataclasses.replace(w, shape=x.shape)
     w, x = _without_transpose(w, x)
     form = _form(w)
-    if form is _one_slice and (part := _part_at_a_dimension(g, w, x, indices)) is not None:
-        return g.expand(arrange(g, part, list(range(x.rank)), w.order), tuple(map(w.size, w.order)))
+    if form in (_one_slice, _along_axis) and (part := _even_steps(g, w, x, indices)) is not None:
+        return g.expand(arrange(g, *part, w.order), tuple(map(w.size, w.order)))
     along = form is _elements_along_axis or (form is _along_axis and not _has_windows(w))
     start, valid = locate(g, w, indices, check=fill_value is not None, along=along)
     found, labels = form(g, w, x, start)
@@ -183,16 +185,36 @@ def _one_slice(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
     return g.Slice(x, start, end, w.moving, out=(w.sizes, x.dtype)), list(range(x.rank))
 
 
-def _part_at_a_dimension(g: Builder, w: Windows, x: Val, indices: Val) -> Val | None:
-    """One window that starts where a dimension says, as in x[T // 2 :], and is surely inside; None for others."""
-    start = g.dims.behind(indices) if len(w.starts) == len(w.moving) == 1 else None
-    if start is None:
+def _even_steps(g: Builder, w: Windows, x: Val, indices: Val) -> Labelled | None:
+    """A window where a dimension says, as in x[T // 2 :], or elements in even steps from there: Slice.
+
+    None for others, and if they may be outside.
+    """
+    if len(w.starts) != 1 or len(w.moving) != 1 or indices.const is not None or len(w.batch) > 1:
         return None
-    (axis,) = w.moving
-    size, end = w.shape[axis], start + w.sizes[axis]
-    if not compat.dims.is_at_least(start, 0) or not compat.dims.is_at_least(size - end, 0):
+    (axis,), count = w.moving, w.batch[0] if w.batch else 1
+    found = progression(g, indices, count)
+    if found is None or (_has_windows(w) and not w.is_single) or (found.step == 0 and not w.is_single):
         return None
-    return g.Slice(x, (start,), (2**63 - 1 if end == size else end,), (axis,), out=(w.sizes, x.dtype))
+    start, step = found.start, found.step if not w.is_single else 1
+    length = w.sizes[axis] if w.is_single else count
+    size, last = w.shape[axis], start + (length - 1) * step
+    low, high = (start, last) if step > 0 else (last, start)
+    if not compat.dims.is_at_least(low, 0) or not compat.dims.is_at_least(size - 1 - high, 0):
+        return None
+    rest = size - 1 - last if step > 0 else last
+    is_open = compat.dims.is_at_least(abs(step) - 1 - rest, 0)
+    if is_open:
+        end = TO_THE_END if step > 0 else TO_THE_FRONT
+    else:
+        end = last + 1 if step > 0 else last - 1 - size  # so that -1 is the place before the first
+    from_end = compat.dims.simplest_dim(start - size)
+    begin = from_end if isinstance(from_end, int) else start
+    if is_one(length) and isinstance(begin, int) and axis not in w.order:
+        return g.Gather(x, np.asarray(begin), axis=axis), [a for a in range(x.rank) if a != axis]
+    shape = tuple(length if a == axis else d for a, d in enumerate(x.shape))
+    part = g.Slice(x, (begin,), (end,), (axis,), *([(step,)] if step != 1 else []), out=(shape, x.dtype))
+    return part, [~0 if a == axis and not w.is_single else a for a in range(x.rank)]
 
 
 def _along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:

@@ -13,7 +13,7 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.interleave import spread
 from jax2onnx.lower.registry import lowers
 
-TO_THE_FRONT = -(2**63)
+TO_THE_FRONT, TO_THE_END = -(2**63), 2**63 - 1
 """The end of a Slice with a negative step that includes element 0."""
 
 

@@ -14,6 +14,9 @@ RULES = RuleSet()
 
 MOVES = ("Transpose", "Squeeze", "Unsqueeze", "Reshape")
 
+LONGEST = 2**48
+"""No axis is longer."""
+
 
 def flipped_axis(node: ir.Node | None) -> int | None:
     """The axis that a Slice reverses as a whole."""
@@ -24,7 +27,7 @@ def flipped_axis(node: ir.Node | None) -> int | None:
         return None
     axis = axes[0] % len(dims(node.outputs[0]))
     size = dims(node.outputs[0])[axis]
-    return axis if ends is not None and isinstance(size, int) and ends[0] < -size else None
+    return axis if ends is not None and ends[0] < -(size if isinstance(size, int) else LONGEST) else None
 
 
 def _shape(node: ir.Node) -> Sequence[int | str] | None:
@@ -85,10 +88,11 @@ def pick_from_the_other_end(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     if axis != attribute(node, "axis", 0) % len(dims(x)):
         return None
-    size = int(dims(x)[axis])
-    if not -size <= index < size:
+    size = dims(x)[axis]
+    if isinstance(size, int) and not -size <= index < size:
         return None
-    place = r.const(np.asarray(size - 1 - index % size, index.dtype).reshape(constant(node.inputs[1]).shape))  # type: ignore[union-attr]
+    other = size - 1 - index % size if isinstance(size, int) else -1 - index
+    place = r.const(np.asarray(other, index.dtype).reshape(constant(node.inputs[1]).shape))  # type: ignore[union-attr]
     return r.op("Gather", flip.inputs[0], place, like=y, axis=axis)
 
 

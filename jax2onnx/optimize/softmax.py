@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
-from jax2onnx.optimize.queries import attribute, axes_of, dims, producer
+from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -30,6 +31,35 @@ def shifted_by_maximum(value: ir.Value | None) -> tuple[ir.Value, int] | None:
     if node is None or found is None or found[0] is not node.inputs[0] or len(found[1]) != 1:
         return None
     return found[0], found[1][0]
+
+
+@rewrites("Transpose", given=first("ReduceMax"))
+def maximum_of_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """transpose(max(x)) is the maximum of the transpose of x, where that is there, as in softmax(transpose(x)).
+
+    The channels of images are moved the other way (`layout.py`).
+    """
+    reduced, y = node.inputs[0], node.outputs[0]
+    reduce = producer(reduced, "ReduceMax")
+    if reduce is None or reduced is None or only_user(reduced) is None:
+        return None
+    x, axes = reduce.inputs[0], axes_of(reduce)
+    if x is None or axes is None:
+        return None
+    rank, keepdims = len(dims(x)), attribute(reduce, "keepdims", 1)
+    gone = {axis % rank for axis in axes}
+    kept = [axis for axis in range(rank) if keepdims or axis not in gone]
+    order = [kept[i] for i in attribute(node, "perm")]
+    for other in x.consumers():
+        perm = list(attribute(other, "perm")) if other.op_type == "Transpose" else []
+        if perm == [0, *range(2, rank), 1] or [axis for axis in perm if axis in kept] != order:
+            continue
+        turned = r.op("Transpose", x, like=x, shape=[dims(x)[axis] for axis in perm], perm=perm)
+        places = [i for i, axis in enumerate(perm) if axis in gone]
+        is_attribute = attribute(reduce, "axes") is not None
+        operands = [turned] if is_attribute else [turned, r.const(places, np.int64)]
+        return r.op("ReduceMax", *operands, like=y, keepdims=keepdims, axes=places if is_attribute else None)
+    return None
 
 
 @rewrites("Div", given=first("Exp"))

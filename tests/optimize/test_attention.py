@@ -214,3 +214,13 @@ def test_axes_that_are_moved_there_and_back_stay(f, mask, perm, transposes):
     arrays = normal(2, 3, 4, 5), normal(*mask) > 0
     assert ops(check(there_and_back, *arrays)).count("Transpose") == transposes
     assert ops(check(onwards, *arrays)).count("Transpose") == max(1, transposes)
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", 4, 8), ("B", "S", 2, 8), ("B", "S", 2, 8)]])
+def test_softmax_of_groups_of_heads(dims: Any) -> None:
+    """Under vmap, the maximum is taken before the axes are moved, and subtracted after that."""
+    q, k, v = normal(3, 5, 4, 8), normal(3, 7, 2, 8, seed=1), normal(3, 7, 2, 8, seed=2)
+    q[0, 1, 2], k[1, 2, 0, 3] = np.nan, np.inf
+    model = check(jax.nn.dot_product_attention, q, k, v, dims=dims, rtol=1e-5, atol=1e-6)
+    assert ops(model).count("Softmax") == 1
+    assert len(ops(model)) <= 12

@@ -191,6 +191,15 @@ def test_both_directions_are_one_node(kind, nodes):
         check_run(model, layer, normal(batch, T, N))
 
 
+@pytest.mark.parametrize("kind", ["nnx", "linen"])
+def test_both_directions_for_any_length(kind):
+    layer = bidirectional(kind)
+    model = check(layer, normal(B, T, N), dims=[("B", "T", N)])
+    assert len(model.graph.node) == 4
+    for batch, length in ((1, 1), (2, 3)):
+        check_run(model, layer, normal(batch, length, N))
+
+
 def test_both_directions_with_first_states():
     def layer(x: Any, h: Any) -> Any:
         def run(h: Any, **options: Any) -> Any:

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from tests.symbolic.sizes import check_at_sizes, floats
@@ -160,3 +161,30 @@ def test_searches():
         return jnp.searchsorted(jnp.arange(4.0), x, side="right"), jnp.digitize(x, jnp.arange(3.0)), (x > 0).sum()
 
     check_at_sizes(f, "f32[T]", empty="")
+
+
+EVEN_STEPS = {
+    "the last": (lambda x: x[:, -1], ["Gather"]),
+    "the last row": (lambda x: x[-1], ["Gather"]),
+    "as a part": (lambda x: x[:, -1:], ["Slice"]),
+    "backwards": (lambda x: x[:, ::-1], ["Slice"]),
+    "every other": (lambda x: x[:, ::2], ["Slice"]),
+    "every third, later": (lambda x: x[:, 1::3], ["Slice"]),
+    "the other ones": (lambda x: x[:, 1::2], ["Slice"]),
+    "from the middle": (lambda x: x[:, x.shape[1] // 2 :: 2], None),
+    "of the first half": (lambda x: x[:, : x.shape[1] // 2 : 2], None),
+    "every other, backwards": (lambda x: x[:, ::-2], None),
+    "from the last, backwards": (lambda x: x[:, -1::-3], None),
+    "an even number": (lambda x: x[:, jnp.arange(x.shape[1] // 2) * 2 + 1], None),
+    "a table": (lambda x: x[:, (jnp.arange(x.shape[1])[:, None] * 0 + jnp.arange(x.shape[1])).reshape(-1)], None),
+    "one of the last": (lambda x: x[:, -2], None),  # the first, if there is one
+}
+
+
+@pytest.mark.parametrize("name", EVEN_STEPS)
+def test_elements_in_even_steps_are_slices(name):
+    fn, expected = EVEN_STEPS[name]
+    sizes = [{"B": b, "T": t} for b, t in ((2, 5), (1, 1), (3, 2), (2, 4), (1, 7))]
+    model = check_at_sizes(fn, "f32[B,T,4]", sizes=sizes, rtol=0, atol=0)
+    if expected is not None:
+        assert [node.op_type for node in model.graph.node] == expected
