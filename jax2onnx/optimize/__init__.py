@@ -108,10 +108,16 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    last = [simplify.LAST, integers.LAST, slices.LAST, division.LAST, spans.LAST, ends.LAST, turns.LAST]
+    last = [simplify.LAST, integers.LAST, slices.LAST, layout.LAST, division.LAST, spans.LAST, ends.LAST, turns.LAST]
     counts.update(Rewriter(model, last).run())
     counts["keep_single_axes"] = keep_single_axes(model)
-    repeating = (integers.remainder_by_division, spans.repeat_around_short_spans, ends.take_column)
+    repeating = (
+        integers.remainder_by_division,
+        spans.repeat_around_short_spans,
+        ends.take_column,
+        layout.transpose_before_slices,
+        layout.transpose_before_split,
+    )
     if any(counts[rule.__name__] for rule in repeating):
         counts["share_equal_nodes"] += share_equal_nodes(model)
     return counts

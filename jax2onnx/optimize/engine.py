@@ -291,12 +291,14 @@ class Rewriter:
         self._new.append(node)
         return result
 
-    def split(self, x: ir.Value, sizes: Sequence[int], axis: int) -> list[ir.Value]:
-        """A Split of `x` before the node that is looked at."""
+    def split(
+        self, x: ir.Value, sizes: Sequence[int | str], axis: int, operand: ir.Value | None = None
+    ) -> list[ir.Value]:
+        """A Split of `x` before the node that is looked at; the `operand` has the sizes, if they are not all known."""
         assert self._node is not None and self._node.graph is not None
         shape = list(dims(x))
         parts = [ir.Value(shape=as_shape([*shape[:axis], size, *shape[axis + 1 :]]), type=x.type) for size in sizes]
-        operands = [x, self.const(sizes, np.int64)]
+        operands = [x, operand if operand is not None else self.const(sizes, np.int64)]
         node = ir.Node("", "Split", operands, [ir.AttrInt64("axis", axis)], outputs=parts, name=self._node.name)
         self._node.graph.insert_before(self._node, node)
         self._new.append(node)

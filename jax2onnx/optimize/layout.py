@@ -1,17 +1,20 @@
 """JAX convolutions are mostly channels-last, ONNX's are channels-first; between two of them nothing is transposed.
 
 The Transpose after a convolution (to channels-last) is moved towards the results, past everything that does not care
-about the order of axes, until it meets the Transpose before the next convolution, and both go.
+about the order of axes, until it meets the Transpose before the next convolution, and both go. Where it would become
+several (the parts of a Split), or others would have to be added (an operand that has none), it is counted first how
+many would be left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import (
     Dims,
@@ -42,6 +45,17 @@ def channels_last(value: ir.Value | None) -> tuple[ir.Value, list[int]] | None:
     return (node.inputs[0], perm) if 3 <= rank <= 5 and perm == [0, *range(2, rank), 1] else None
 
 
+def channels_first(rank: int) -> list[int]:
+    """The order of axes that moves the channels from the last to the second."""
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def _movable(node: ir.Node) -> tuple[ir.Value, list[int]] | None:
+    """(x, perm) if the Transpose of x before a node can be moved behind it."""
+    found = channels_last(node.inputs[0])
+    return found if found is not None and _can_pass(node, found[1], ()) else None
+
+
 def _inverse(perm: Sequence[int]) -> list[int]:
     return [list(perm).index(i) for i in range(len(perm))]
 
@@ -57,70 +71,95 @@ def _moved(r: Rewriter, inner: ir.Value, perm: Sequence[int], like: ir.Value) ->
 @rewrites(*UNARY, "Clip", given=first("Transpose"))
 def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(transpose(x)) = transpose(f(x)); the other operands of Clip are scalars."""
-    found = channels_last(node.inputs[0])
+    found = _movable(node)
     if found is None:
         return None
     x, perm = found
     attributes = values_of(node)
     y = node.outputs[0]
-    if node.domain:
-        return None
     return _moved(r, r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes), perm, y)
 
 
 @rewrites(*BINARY, given=some("Transpose"))
 def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """All operands that vary are transposed alike; constants and small operands follow."""
+    """All operands that vary are transposed alike, or it pays to transpose the others; constants follow."""
+    perm = _common_perm(node)
+    if perm is None:
+        return None
     y = node.outputs[0]
-    perms = [found[1] for found in map(channels_last, node.inputs) if found is not None]
-    if not perms or len(perms[0]) != len(dims(y)):
-        return None
-    perm = perms[0]
-    operands = [_follow(r, operand, perm) for operand in node.inputs]
-    if any(o is None for o in operands):
-        return None
+    operands = [_turned_back(r, operand, perm) for operand in node.inputs]
     inner = r.op(node.op_type, *operands, like=y, shape=_permuted(dims(y), _inverse(perm)))
     return _moved(r, inner, perm, y)
 
 
-def _follow(r: Rewriter, operand: ir.Value | None, perm: list[int]) -> ir.Value | None:
-    """An operand in the order of axes from before the Transpose."""
-    if operand is None or scalar(operand) is not None:
-        return operand
+@rewrites("Concat", given=some("Transpose"))
+def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """All parts are transposed alike, or it pays to transpose the others."""
+    perm = _common_perm(node)
+    if perm is None:
+        return None
+    y = node.outputs[0]
+    parts = [_turned_back(r, part, perm) for part in node.inputs]
+    axis = perm[attribute(node, "axis") % len(perm)]
+    return _moved(r, r.op("Concat", *parts, like=y, shape=_permuted(dims(y), _inverse(perm)), axis=axis), perm, y)
+
+
+def _common_perm(node: ir.Node) -> list[int] | None:
+    """The Transpose that can be moved behind a node of several operands, so that no more are left than there were."""
+    found = {v: turn[1] for v in node.inputs if (turn := channels_last(v)) is not None}
+    perm = next(iter(found.values()), None)
+    if perm is None or len(perm) != len(dims(node.outputs[0])):
+        return None
+    if _all_follow(node, perm, ()):
+        return perm
+    others = [v for v in {*node.inputs} if v is not None and not _follows(v, perm, ())]
+    if any(v.const_value is not None or len(dims(v)) != len(perm) for v in others):
+        return None
+    saved = sum(only_user(v) is node for v in found)
+    added = sum(not _turns(v, _inverse(perm)) for v in others)
+    # Fewer, not as many: with three axes, a Transpose is its own inverse, and would go back and forth.
+    return perm if added + _left_behind(node, perm) < saved else None
+
+
+def _follows(operand: ir.Value | None, perm: Sequence[int], turned: Container[ir.Value]) -> bool:
+    """Whether an operand in the order of axes from before the Transpose takes no Transpose of many elements."""
+    if operand is None or not dims(operand) or scalar(operand) is not None or operand in turned:
+        return True
+    if operand.const_value is not None:
+        return operand.const_value.nbytes <= 1 << 20
     found = channels_last(operand)
-    if found is not None and found[1] == perm:
-        return found[0]
-    back = _inverse(perm)
-    shape = aligned_dims(operand, len(perm))
-    known = constant(operand)
-    if known is not None and known.nbytes <= 1 << 20:
-        turned = known.reshape([int(d) for d in shape]).transpose(back)
-        while turned.ndim > 1 and len(turned) == 1:
-            turned = turned[0]
-        return r.moved(turned, operand)
+    if found is not None:
+        return found[1] == perm
     # A factor per image and channel, as in squeeze-and-excite: transposing it costs nothing.
-    if len(dims(operand)) == len(perm) and all(d == 1 for d in shape[1:-1]):
+    return len(dims(operand)) == len(perm) and all(d == 1 for d in dims(operand)[1:-1])
+
+
+def _turned_back(r: Rewriter, operand: ir.Value | None, perm: Sequence[int]) -> ir.Value | None:
+    """An operand in the order of axes from before the Transpose."""
+    if operand is None or not dims(operand) or scalar(operand) is not None:
+        return operand
+    found, known, back = channels_last(operand), constant(operand), _inverse(perm)
+    if found is not None:
+        return found[0]
+    shape = aligned_dims(operand, len(perm))
+    if known is None:
         return r.op("Transpose", operand, like=operand, shape=_permuted(shape, back), perm=back)
-    return None
+    turned = known.reshape([int(d) for d in shape]).transpose(back)
+    while turned.ndim > known.ndim and len(turned) == 1:
+        turned = turned[0]
+    return r.moved(turned, operand)
 
 
 @rewrites(*REDUCTIONS, given=first("Transpose"))
 def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Reduce the same axes where they were before."""
-    found, axes, y = channels_last(node.inputs[0]), axes_of(node), node.outputs[0]
-    if found is None or not axes:
+    found, axes, y = _movable(node), axes_of(node), node.outputs[0]
+    if found is None or axes is None:
         return None
     x, perm = found
     mapped = sorted(perm[a % len(perm)] for a in axes)
     keepdims = attribute(node, "keepdims", 1)
-    reduced = [1 if i in mapped else d for i, d in enumerate(dims(x))]
-    if not keepdims:
-        left = [perm[i] for i in range(len(perm)) if perm[i] not in mapped]
-        if left != sorted(left):
-            return None
-        shape: Sequence[int | str] = dims(y)
-    else:
-        shape = reduced
+    shape = [1 if i in mapped else d for i, d in enumerate(dims(x))] if keepdims else dims(y)
     operands = [x] if attribute(node, "axes") is not None else [x, r.const(mapped, np.int64)]
     inner = r.op(
         node.op_type,
@@ -133,24 +172,11 @@ def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _moved(r, inner, perm, y) if keepdims else inner
 
 
-@rewrites("Concat", given=first("Transpose"))
-def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """All parts are transposed alike."""
-    found = [channels_last(v) for v in node.inputs]
-    if not found or any(f is None for f in found):
-        return None
-    perm = next(f[1] for f in found if f is not None)
-    y = node.outputs[0]
-    axis = perm[attribute(node, "axis") % len(perm)]
-    parts = [f[0] for f in found if f is not None]
-    return _moved(r, r.op("Concat", *parts, like=y, shape=_permuted(dims(y), _inverse(perm)), axis=axis), perm, y)
-
-
 @rewrites("Pad", given=first("Transpose"))
 def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Pad the same axes where they were before."""
-    found, pads = channels_last(node.inputs[0]), integers(node.inputs[1])
-    if found is None or pads is None or len(node.inputs) > 3:
+    found, pads = _movable(node), integers(node.inputs[1])
+    if found is None or pads is None:
         return None
     x, perm = found
     rank, y = len(perm), node.outputs[0]
@@ -179,7 +205,7 @@ def pad_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     x = pad.inputs[0]
     # With three axes, this would be the way that `move_past_pad` goes back.
-    if x is None or rank < 4 or perm != [0, rank - 1, *range(1, rank - 1)]:
+    if x is None or rank < 4 or perm != channels_first(rank):
         return None
     inner = r.op("Transpose", x, like=x, shape=_permuted(dims(x), perm), perm=perm)
     moved = [pads[i] for i in perm] + [pads[rank + i] for i in perm]
@@ -189,8 +215,8 @@ def pad_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None:
 @rewrites("Slice", given=first("Transpose"))
 def move_past_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Cut the same axes where they were before."""
-    found = channels_last(node.inputs[0])
-    axes = integers(node.inputs[3]) if len(node.inputs) > 3 else None
+    found = _movable(node)
+    axes = integers(node.inputs[3]) if found is not None else None
     if found is None or axes is None:
         return None
     x, perm = found
@@ -199,3 +225,144 @@ def move_past_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     shape = _permuted(dims(y), _inverse(perm))
     inner = r.op("Slice", x, *node.inputs[1:3], mapped, *node.inputs[4:], like=y, shape=shape)
     return _moved(r, inner, perm, y)
+
+
+# --------------------------------------------------------------------------------------------------- what is cut
+
+
+@rewrites("Split", given=first("Transpose"))
+def move_past_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Cut the same axis where it was before, if not more Transposes of the parts are left than there were."""
+    whole, found = node.inputs[0], channels_last(node.inputs[0])
+    if whole is None or found is None or _left_behind(node, found[1]) > (only_user(whole) is node):
+        return None
+    x, perm = found
+    return tuple(_moved(r, part, perm, like) for part, like in zip(_split(r, node, x, perm), node.outputs, strict=True))
+
+
+def _split(r: Rewriter, node: ir.Node, x: ir.Value, perm: Sequence[int]) -> list[ir.Value]:
+    """The parts of `x`, which has the axes of what `node` splits in another order."""
+    axis = attribute(node, "axis", 0) % len(perm)
+    return r.split(x, [dims(part)[axis] for part in node.outputs], perm[axis], operand=node.inputs[1])
+
+
+@rewrites("Transpose", given=first("Expand"))
+def transpose_before_repeating(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A known array that is repeated and then transposed: it is known in the new order, too."""
+    y, perm, expand = node.outputs[0], list(attribute(node, "perm")), producer(node.inputs[0], "Expand")
+    known = constant(expand.inputs[0]) if expand is not None else None
+    if expand is None or known is None or known.nbytes > 1 << 20:
+        return None
+    if expand.inputs[1] is None or dims(expand.inputs[1]) != (len(perm),):
+        return None
+    turned = known.reshape(aligned_dims(expand.inputs[0], len(perm))).transpose(perm)  # type: ignore[arg-type]
+    shape = r.op("Gather", expand.inputs[1], r.const(perm, np.int64), like=expand.inputs[1], axis=0)
+    return r.op("Expand", r.moved(turned, expand.inputs[0]), shape, like=y)
+
+
+LAST = RuleSet()
+"""For when no Transpose moves any more."""
+
+
+@LAST.rewrites("Split")
+def transpose_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Most parts have their channels moved to the front: those of all are, at once."""
+    x = node.inputs[0]
+    back = channels_first(len(dims(node.outputs[0])))
+    turned = [_turns(part, back) for part in node.outputs]
+    if x is None or not 3 <= len(back) <= 5 or sum(map(bool, turned)) <= max(1, len(turned) // 2):
+        return None
+    moved, perm = _turned_back(r, x, _inverse(back)), _inverse(back)
+    assert moved is not None
+    for part, turns in zip(_split(r, node, moved, perm), turned, strict=True):
+        for turn in turns:
+            r.redirect(turn.outputs[0], part)
+    return tuple(node.outputs)
+
+
+MOST_SLICES = 8
+"""Of so many slices it is asked how they are transposed."""
+
+
+@LAST.rewrites("Transpose", given=first("Slice"))
+def transpose_before_slices(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """An array is transposed as a whole if it is anyway, or if several slices, as large as the whole, are."""
+    y, perm, cut = node.outputs[0], list(attribute(node, "perm")), producer(node.inputs[0], "Slice")
+    x = cut.inputs[0] if cut is not None else None
+    axes = integers(cut.inputs[3]) if cut is not None and len(cut.inputs) > 3 else None
+    if cut is None or x is None or axes is None or len(x.uses()) > MOST_SLICES:
+        return None
+    back = channels_first(len(perm))
+    parts = [u.outputs[0] for u in x.consumers() if u.op_type == "Slice" and _turns(u.outputs[0], perm)]
+    is_whole = len(parts) > 1 and sum(likely_size(dims(part)) for part in parts) >= likely_size(dims(x))
+    if perm not in (back, _inverse(back)) or not (is_whole or _turns(x, perm)):
+        return None
+    moved = r.op("Transpose", x, like=x, shape=_permuted(dims(x), perm), perm=perm)
+    places = r.const([perm.index(a % len(perm)) for a in axes], np.int64)
+    return r.op("Slice", moved, *cut.inputs[1:3], places, *cut.inputs[4:], like=y)
+
+
+# ------------------------------------------------------------------------------------------------------- looking ahead
+
+
+MOST_AHEAD = 64
+"""So many nodes are looked at before a Transpose is moved: the cost stays linear."""
+
+
+def _left_behind(node: ir.Node, perm: Sequence[int]) -> int:
+    """How many more Transposes there are behind a node, if each of its results is transposed, and these Transposes are
+    moved on as far as they go, or meet their inverse."""
+    turned, passed, back = dict.fromkeys(node.outputs), {node}, _inverse(perm)
+    ahead = list(node.outputs)
+    for value in ahead:  # which grows meanwhile
+        for user in value.consumers():
+            if user in passed or user.graph is not node.graph or len(passed) > MOST_AHEAD:
+                continue
+            results = _turned_results(user, perm, turned)
+            if results is not None:
+                passed.add(user)
+                ahead += results
+                turned.update(dict.fromkeys(results))
+    cancelled = sum(len(_turns(value, back)) for value in turned)
+    left = sum(value.is_graph_output() or not passed.issuperset(value.consumers()) for value in turned)
+    return left - cancelled
+
+
+def _turned_results(node: ir.Node, perm: Sequence[int], turned: Container[ir.Value]) -> Sequence[ir.Value] | None:
+    """The results that are transposed if a node is moved before the Transposes of operands; None if it cannot be."""
+    if node.op_type == "Transpose":
+        return ()  # two in a row are one
+    if not _can_pass(node, perm, turned):
+        return None
+    return () if node.op_type in REDUCTIONS and not attribute(node, "keepdims", 1) else node.outputs
+
+
+def _can_pass(node: ir.Node, perm: Sequence[int], turned: Container[ir.Value]) -> bool:
+    """Whether a Transpose of an operand, and of the others that are `turned`, can come after a node instead."""
+    condition = _CONDITIONS.get(node.op_type)
+    return condition is not None and not node.domain and condition(node, perm, turned)
+
+
+def _all_follow(node: ir.Node, perm: Sequence[int], turned: Container[ir.Value]) -> bool:
+    return len(dims(node.outputs[0])) == len(perm) and all(_follows(v, perm, turned) for v in node.inputs)
+
+
+def _reduces_in_order(node: ir.Node, perm: Sequence[int], turned: Container[ir.Value]) -> bool:
+    axes = {a % len(perm) for a in axes_of(node) or ()}
+    kept = [p for i, p in enumerate(perm) if i not in axes]
+    return bool(axes) and (attribute(node, "keepdims", 1) == 1 or kept == sorted(kept))
+
+
+_CONDITIONS: dict[str, Callable[[ir.Node, Sequence[int], Container[ir.Value]], bool]] = {
+    **dict.fromkeys((*UNARY, "Clip", "Split"), lambda node, perm, turned: True),
+    **dict.fromkeys((*BINARY, "Concat"), _all_follow),
+    **dict.fromkeys(REDUCTIONS, _reduces_in_order),
+    "Pad": lambda node, perm, turned: integers(node.inputs[1]) is not None and len(node.inputs) <= 3,
+    "Slice": lambda node, perm, turned: len(node.inputs) > 3 and integers(node.inputs[3]) is not None,
+}
+"""By operator, when a Transpose can come after it instead of before."""
+
+
+def _turns(value: ir.Value, perm: list[int]) -> list[ir.Node]:
+    """The Transposes of a value into this order."""
+    return [u for u in value.consumers() if u.op_type == "Transpose" and list(attribute(u, "perm")) == perm]

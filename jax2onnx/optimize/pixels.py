@@ -1,11 +1,14 @@
-"""Blocks of pixels as channels, and back: what channels-last code writes as reshape, transpose, reshape."""
+"""Blocks of pixels as channels, and back, or channels in another order: written as reshape, transpose, reshape."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.layout import channels_last
+from jax2onnx.optimize.layout import channels_first, channels_last
 from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer
 
 RULES = RuleSet()
@@ -55,3 +58,42 @@ def _times(size: int | str, factor: int) -> int | str | None:
     if isinstance(size, int):
         return size * factor
     return None if {"+", "-"} & set(size) else f"{factor}*{size}"
+
+
+@RULES.rewrites("Reshape", given=first("Transpose"))
+def shuffle_channels(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Channels that are shuffled behind the Transpose are picked in their new order before it."""
+    shuffled, y = _shuffled(node.outputs[0]), node.outputs[0]
+    found = channels_last(shuffled[0]) if shuffled is not None else None
+    if shuffled is None or found is None:
+        return None
+    x, perm = found
+    return r.op("Transpose", r.op("Gather", x, r.const(shuffled[1], np.int64), like=x, axis=1), like=y, perm=perm)
+
+
+@RULES.rewrites("Transpose", given=first("Reshape"))
+def shuffle_channels_in_front(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Channels that are shuffled, then moved to the front: moved, then picked in their new order."""
+    shuffled, perm = _shuffled(node.inputs[0]), list(attribute(node, "perm"))
+    if shuffled is None or perm != channels_first(len(perm)) or only_user(node.inputs[0]) is None:  # type: ignore[arg-type]
+        return None
+    y = node.outputs[0]
+    moved = r.op("Transpose", shuffled[0], like=y, perm=perm)
+    return r.op("Gather", moved, r.const(shuffled[1], np.int64), like=y, axis=1)
+
+
+def _shuffled(value: ir.Value | None) -> tuple[ir.Value, np.ndarray] | None:
+    """(x, order) if the last axis of x is written as a matrix, and read along its columns: as x[..., order]."""
+    join = producer(value, "Reshape")
+    turn = producer(join.inputs[0], "Transpose") if join is not None else None
+    matrix = producer(turn.inputs[0], "Reshape") if turn is not None else None
+    x = matrix.inputs[0] if matrix is not None else None
+    if value is None or turn is None or matrix is None or x is None or only_user(turn.outputs[0]) is None:
+        return None
+    lead, sizes, perm = len(dims(x)) - 1, dims(matrix.outputs[0]), list(attribute(turn, "perm"))
+    if dims(value) != dims(x) or sizes[:lead] != dims(x)[:lead] or perm[:lead] != list(range(lead)):
+        return None
+    if not all(isinstance(d, int) for d in sizes[lead:]):
+        return None
+    numbers = np.arange(math.prod(sizes[lead:])).reshape(sizes[lead:])  # type: ignore[arg-type]
+    return x, numbers.transpose([axis - lead for axis in perm[lead:]]).reshape(-1)
