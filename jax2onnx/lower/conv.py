@@ -134,8 +134,12 @@ def _conv_transpose(
     reach = [(k - 1) * d for k, d in zip(kernel.shape[2:], rhs_dilation, strict=True)]
     cut = [r - lo for r, (lo, _) in zip(reach, padding, strict=True)]
     cut += [r - hi for r, (_, hi) in zip(reach, padding, strict=True)]
-    if not all(isinstance(c, int) and c >= 0 for c in cut):
+    if not all(isinstance(c, int) for c in cut):
         return None
+    # Windows beyond the reach of any element hold nothing but zeros.
+    before, behind = [max(-c, 0) for c in cut[: len(reach)]], [max(-c, 0) for c in cut[len(reach) :]]
+    is_short = not any(before) and all(b < stride for b, stride in zip(behind, lhs_dilation, strict=True))
+    cut = [max(c, 0) for c in cut]
     out_features, in_features = kernel.shape[0] // groups, kernel.shape[1]
     space = kernel.shape[2:]
     axes = tuple(range(2, kernel.rank))
@@ -146,14 +150,22 @@ def _conv_transpose(
     weights = g.reshape(flipped, (groups, out_features, in_features, *space))
     weights = g.transpose(weights, [0, 2, 1, *range(3, n + 3)])
     weights = g.reshape(weights, (groups * in_features, out_features, *space))
-    return g.op(
+    result = (x.shape[0], groups * out_features, *shape[2:])
+    reached = (
+        result
+        if is_short
+        else (*result[:2], *(d - lo - hi for d, lo, hi in zip(shape[2:], before, behind, strict=True)))
+    )
+    y = g.op(
         "ConvTranspose",
         x,
         weights,
         kernel_shape=space,
         strides=tuple(lhs_dilation),
         pads=tuple(cut) if any(cut) else None,
+        output_padding=tuple(behind) if is_short and any(behind) else None,
         dilations=tuple(rhs_dilation) if set(rhs_dilation) != {1} else None,
         group=groups if groups != 1 else None,
-        out=((x.shape[0], groups * out_features, *shape[2:]), x.dtype),
+        out=(reached, x.dtype),
     )
+    return y if is_short else g.Pad(y, np.asarray([0, 0, *before, 0, 0, *behind]), out=(result, x.dtype))
