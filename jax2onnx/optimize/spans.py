@@ -19,7 +19,8 @@ import onnx_ir as ir
 from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet
-from jax2onnx.optimize.queries import Dims, aligned_dims, attribute, axes_of, dims, has_many
+from jax2onnx.optimize.fold import SMALL
+from jax2onnx.optimize.queries import Dims, aligned_dims, attribute, axes_of, constant, dims, has_many
 from jax2onnx.optimize.units import BINARY
 
 LAST = RuleSet()
@@ -96,6 +97,9 @@ def _side_by_side(r: Rewriter, x: ir.Value, axis: int, count: int) -> ir.Value:
     """`x`, whose size along `axis` (counted from the end) is 1, so often along it."""
     shape = list(dims(x))
     shape[axis] = count
+    known = constant(x)
+    if known is not None and known.nbytes * count <= SMALL:
+        return r.moved(np.repeat(known, count, axis), x)
     return r.op("Concat", *[x] * count, like=x, shape=shape, axis=axis)
 
 
