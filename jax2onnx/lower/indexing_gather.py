@@ -30,7 +30,7 @@ from jax2onnx.lower.indexing import (
     product,
     strides,
 )
-from jax2onnx.lower.progressions import progression
+from jax2onnx.lower.progressions import Progression, ends, progression
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.shape import TO_THE_END, TO_THE_FRONT
 
@@ -190,16 +190,17 @@ def _even_steps(g: Builder, w: Windows, x: Val, indices: Val) -> Labelled | None
 
     None for others, and if they may be outside.
     """
-    if len(w.starts) != 1 or len(w.moving) != 1 or indices.const is not None or len(w.batch) > 1:
+    many = [i for i, size in enumerate(w.batch) if not is_one(size)]
+    if len(w.starts) != 1 or len(w.moving) != 1 or len(many) > 1 or indices.const is not None:
         return None
-    (axis,), count = w.moving, w.batch[0] if w.batch else 1
+    count = w.batch[many[0]] if many else 1
     found = progression(g, indices, count)
-    if found is None or (_has_windows(w) and not w.is_single) or (found.step == 0 and not w.is_single):
+    if found is None or (many and (found.step == 0 or _has_windows(w))):
         return None
-    start, step = found.start, found.step if not w.is_single else 1
-    length = w.sizes[axis] if w.is_single else count
-    size, last = w.shape[axis], start + (length - 1) * step
-    low, high = (start, last) if step > 0 else (last, start)
+    (axis,), line = w.moving, Progression(found.start, found.step if many else 1)
+    length = count if many else w.sizes[axis]
+    (start, step), size, last = line, w.shape[axis], line.start + (length - 1) * line.step
+    low, high = ends(line, length)
     if not compat.dims.is_at_least(low, 0) or not compat.dims.is_at_least(size - 1 - high, 0):
         return None
     rest = size - 1 - last if step > 0 else last
@@ -214,7 +215,7 @@ def _even_steps(g: Builder, w: Windows, x: Val, indices: Val) -> Labelled | None
         return g.Gather(x, np.asarray(begin), axis=axis), [a for a in range(x.rank) if a != axis]
     shape = tuple(length if a == axis else d for a, d in enumerate(x.shape))
     part = g.Slice(x, (begin,), (end,), (axis,), *([(step,)] if step != 1 else []), out=(shape, x.dtype))
-    return part, [~0 if a == axis and not w.is_single else a for a in range(x.rank)]
+    return part, [~many[0] if a == axis and many else a for a in range(x.rank)]
 
 
 def _along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
+from jax2onnx import compat
 from jax2onnx.lower.context import Builder, Val
 
 MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
@@ -43,6 +44,8 @@ def _read(known: dict[int, Any], value: ir.Value | None, count: Any) -> Progress
         if turned is None:
             return None
         return Progression(turned.start + (count - 1) * turned.step, -turned.step)
+    if node.op_type == "Where":  # JAX adds the size to what is negative
+        return _read(known, node.inputs[2], count) if _is_never(known, node.inputs[0], count) else None
     if node.op_type not in ("Add", "Sub", "Mul"):
         return None
     a, b = (_read(known, v, count) for v in node.inputs)
@@ -56,6 +59,21 @@ def _read(known: dict[int, Any], value: ir.Value | None, count: Any) -> Progress
     if a.step:
         a, b = b, a
     return Progression(a.start * b.start, a.start * b.step) if isinstance(a.start, int) and not a.step else None
+
+
+def _is_never(known: dict[int, Any], condition: ir.Value | None, count: Any) -> bool:
+    """Is a condition that asks whether elements are negative false for all?"""
+    node = condition.producer() if condition is not None else None
+    if node is None or node.op_type != "Less" or _read(known, node.inputs[1], 1) != (0, 0):
+        return False
+    found = _read(known, node.inputs[0], count)
+    return found is not None and all(compat.dims.is_at_least(d, 0) for d in ends(found, count))
+
+
+def ends(found: Progression, count: Any) -> tuple[Any, Any]:
+    """The smallest and the largest of `count` elements, if there are any."""
+    last = found.start + (count - 1) * found.step
+    return (found.start, last) if found.step > 0 else (last, found.start)
 
 
 def _reverses(node: ir.Node) -> bool:

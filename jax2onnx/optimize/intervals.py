@@ -6,7 +6,6 @@ Bounds come from known arrays, from Range and Clip, and go through integer arith
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -131,28 +130,38 @@ COMPARISONS: dict[str, tuple[Callable[..., bool], Callable[..., bool]]] = {
 }
 
 
+def _outcome(node: ir.Node) -> bool | None:
+    """What a comparison says of all elements, if that follows from their ranges, or it is of an integer with itself."""
+    a, b = node.inputs
+    if a is b and a is not None and a.dtype is not None and a.dtype.is_integer():
+        return node.op_type in ("Equal", "LessOrEqual", "GreaterOrEqual")
+    left, right = bounds(a), bounds(b)
+    if left is None or right is None:
+        return None
+    always, never = COMPARISONS[node.op_type]
+    return True if always(left, right) else False if never(left, right) else None
+
+
 @RULES.rewrites(*COMPARISONS)
 def compare_known_ranges(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A comparison whose outcome follows from the ranges of its operands, or of an integer with itself."""
-    a, b = node.inputs
-    y = node.outputs[0]
-    if a is b and a is not None and a.dtype is not None and a.dtype.is_integer():
-        outcome = node.op_type in ("Equal", "LessOrEqual", "GreaterOrEqual")
-    else:
-        left, right = bounds(a), bounds(b)
-        if left is None or right is None:
-            return None
-        always, never = COMPARISONS[node.op_type]
-        if not always(left, right) and not never(left, right):
-            return None
-        outcome = always(left, right)
+    """A comparison whose outcome is known, of arrays whose size is."""
+    outcome, y = _outcome(node), node.outputs[0]
     shape = dims(y)
-    known: Any = r.const(outcome, bool)
-    if not shape:
-        return known
-    if not all(isinstance(d, int) for d in shape):
+    if outcome is None or not all(isinstance(d, int) for d in shape):
         return None
-    return r.op("Expand", known, r.const(shape, np.int64), like=y)
+    known = r.const(outcome, bool)
+    return r.op("Expand", known, r.const(shape, np.int64), like=y) if shape else known
+
+
+@RULES.rewrites("Where", given=first(*COMPARISONS))
+def choose_by_known_ranges(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """The case that a comparison, whose outcome is known, always chooses."""
+    comparison = producer(node.inputs[0], *COMPARISONS)
+    outcome = _outcome(comparison) if comparison is not None else None
+    if outcome is None:
+        return None
+    chosen = node.inputs[1 if outcome else 2]
+    return chosen if chosen is not None and dims(chosen) == dims(node.outputs[0]) else None
 
 
 @RULES.rewrites("Compress")

@@ -188,3 +188,17 @@ def test_elements_in_even_steps_are_slices(name):
     model = check_at_sizes(fn, "f32[B,T,4]", sizes=sizes, rtol=0, atol=0)
     if expected is not None:
         assert [node.op_type for node in model.graph.node] == expected
+
+
+def test_the_first_rows_of_a_table():
+    table = floats(50, 16)
+    readers = [
+        lambda x: x + jnp.take(table, jnp.arange(x.shape[1]), axis=0),
+        lambda x: x + jnp.asarray(table)[jnp.arange(x.shape[1])[None]],
+    ]
+    for fn in readers:
+        sizes = [{"B": 2, "T": t} for t in (1, 7, 50)]
+        model = check_at_sizes(fn, "f32[B,T,16]", constraints=["T <= 50"], sizes=sizes, empty="B", rtol=0, atol=0)
+        assert [node.op_type for node in model.graph.node] == ["Shape", "Slice", "Add"]
+        model = check_at_sizes(fn, "f32[B,T,16]", sizes=[*sizes, {"B": 1, "T": 60}], empty="B", rtol=0, atol=0)
+        assert "Less" not in {node.op_type for node in model.graph.node}  # none of the numbers is negative
