@@ -87,14 +87,13 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
     if inner is None:
         return None
     variance, epsilon = inner
-    for i, candidate in enumerate(numerators):
+    for candidate, others in normalization.candidates(numerators):
         found = _grouped(candidate, variance)
         if found is None or 0 in dims(found.x)[1:]:
             continue
         result = _emit(r, found, epsilon, native)
         if dims(candidate) != dims(result):
             result = r.op("Reshape", result, r.const(_kept(dims(candidate)), np.int64), like=candidate)
-        others = numerators[:i] + numerators[i + 1 :]
         for factor in others:
             result = r.op("Mul", result, factor, like=y)
         return result if dims(result) == dims(y) else None

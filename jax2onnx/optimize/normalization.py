@@ -8,6 +8,7 @@ be the mean of the squared differences, or the mean of the squares minus the squ
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -205,7 +206,7 @@ def _normalized(product: ir.Value) -> Normalized | None:
         if inner is None:
             continue
         variance, epsilon = inner
-        for i, candidate in enumerate(numerators):
+        for candidate, others in candidates(numerators):
             x, is_centered, axes = matches(candidate, variance)
             if x is None or axes is None or len(roots) != 1:
                 continue
@@ -215,8 +216,19 @@ def _normalized(product: ir.Value) -> Normalized | None:
                 continue
             if x.dtype == ir.DataType.DOUBLE and float(np.float32(epsilon)) != epsilon:
                 continue  # the attribute is a float32
-            return Normalized(x, axis, float(epsilon), is_centered, numerators[:i] + numerators[i + 1 :])
+            return Normalized(x, axis, float(epsilon), is_centered, others)
     return None
+
+
+def candidates(factors: list[ir.Value], depth: int = 3) -> Iterator[tuple[ir.Value, list[ir.Value]]]:
+    """Each factor of a product with the others. What is normalized may be a product, or a factor of one."""
+    for i, factor in enumerate(factors):
+        others = factors[:i] + factors[i + 1 :]
+        yield factor, others
+        node = producer(factor, "Mul") if depth else None
+        if node is not None and node.inputs[0] is not node.inputs[1]:
+            for part, rest in candidates(list(node.inputs), depth - 1):  # type: ignore[arg-type]
+                yield part, rest + others
 
 
 def factors(product: ir.Value, depth: int = 5) -> tuple[list[ir.Value], list[ir.Value]]:

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.helpers import check
+from tests.helpers import check, check_run
 
 HARD = np.float32([[-np.inf, -200, -3.5, -1e-3, -0.0], [0.0, 1e-6, 0.5, 90, np.inf], [np.nan, 1, 2, 3, 4]])
 X = np.random.default_rng(0).normal(size=(3, 4, 6)).astype(np.float32)
+ROWS = X.copy()
+ROWS[0, 1, 2], ROWS[0, 2, 3], ROWS[0, 3, :2], ROWS[1, 0], ROWS[1, 1] = np.nan, np.inf, [np.inf, -np.inf], 0, 3
 
 
 def ops(model) -> list[str]:
@@ -164,6 +166,24 @@ def test_rms_normalization():
 
     assert ops(check(rms, X)) == ["RMSNormalization"]
     assert "RMSNormalization" not in ops(check(rms, X, opset=22))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, root: (SCALE * x) / root,
+        lambda x, root: x * SCALE * lax.reciprocal(root),
+        lambda x, root: (SCALE * (x - x.mean(-1, keepdims=True))) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6),
+    ],
+)
+def test_scale_before_normalization(fn):
+    def norm(x):
+        return fn(x, jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-6))
+
+    model = check(norm, X, dims=[("B", "T", 6)], rtol=1e-4, atol=1e-5)
+    assert ops(model) in (["RMSNormalization"], ["LayerNormalization"])
+    check_run(model, norm, ROWS, rtol=1e-4, atol=1e-5)
+    check_run(model, norm, X[:0])
 
 
 def test_epsilon_that_is_no_float32_keeps_double_exact():
