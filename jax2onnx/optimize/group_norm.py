@@ -80,7 +80,7 @@ def _centered_by(x: ir.Value | None, k: ir.Value | None, shift: ir.Node | None) 
 
 def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
     y = node.outputs[0]
-    if y.dtype != ir.DataType.FLOAT or normalization.continues(node):
+    if y.dtype != ir.DataType.FLOAT:
         return None
     numerators, roots = normalization.factors(y)
     inner = normalization.variance_plus_epsilon(roots[0]) if len(roots) == 1 else None

@@ -11,9 +11,12 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
+from jax2onnx.naming import NAME
 from jax2onnx.optimize.emptiness import is_number_of_elements, is_seen_if_empty
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, only_user, producer, scalar, splat
@@ -124,74 +127,72 @@ class Normalized(NamedTuple):
     factors: list[ir.Value]
 
 
-@rewrites("Add", given=some("LayerNormalization"))
-def recognise_layer_norm_with_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """LayerNormalization plus a bias."""
-    for product, bias in (node.inputs, reversed(node.inputs)):
-        existing = producer(product, "LayerNormalization")
-        if existing is None or bias is None or len(existing.inputs) > 2 or only_user(existing.outputs[0]) is None:
+@rewrites("Mul", "Add", given=some("LayerNormalization", "RMSNormalization"))
+def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """The scale and the bias that follow become those of the node."""
+    for normal, operand in (node.inputs, reversed(node.inputs)):
+        made = producer(normal, "LayerNormalization", "RMSNormalization")
+        if made is None or operand is None or len(made.inputs) > 2 or only_user(made.outputs[0]) is None:
             continue
-        x, scale = existing.inputs[:2]
-        axis, epsilon = attribute(existing, "axis", -1), attribute(existing, "epsilon", 1e-5)
-        shift = _parameter(r, bias, _normalized_shape(x, axis))  # type: ignore[arg-type]
-        if shift is not None:
-            return r.op("LayerNormalization", x, scale, shift, like=node.outputs[0], axis=axis, epsilon=epsilon)
+        x, scale = made.inputs
+        assert x is not None and scale is not None
+        new = _parameter(r, operand, _normalized_shape(x, attribute(made, "axis", -1)))
+        if node.op_type == "Mul":
+            parameters = [_product(r, scale, new)]
+        else:
+            parameters = [scale, new if made.op_type == "LayerNormalization" else None]
+        if parameters[-1] is not None:
+            return r.op(made.op_type, x, *parameters, like=node.outputs[0], **values_of(made))
     return None
+
+
+def _product(r: Rewriter, scale: ir.Value, factor: ir.Value | None) -> ir.Value | None:
+    """The product of two scales. If both matter, it must be known, so that nothing is lost but in rounding."""
+    own, other = constant(scale), constant(factor)
+    if own is None or factor is None or (own == 1).all():
+        return factor if own is not None else None
+    if other is None:
+        return None
+    with np.errstate(all="ignore"):
+        product = own * other
+    is_normal = np.isfinite(product) & (abs(product) >= ml_dtypes.finfo(product.dtype).smallest_normal)
+    if not (is_normal | (own == 0) | (other == 0)).all():
+        return None
+    return r.moved(product, scale if NAME in scale.meta else factor)
 
 
 @rewrites("Mul", "Div", given=some(*PRODUCTS))
 def recognise_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """(x - mean) / sqrt(var + eps) * scale, or x / sqrt(mean(x * x) + eps) * scale."""
+    """(x - mean) / sqrt(var + eps), or x / sqrt(mean(x * x) + eps), and more factors."""
     y = node.outputs[0]
-    if continues(node):
-        return None  # look at the whole product first
     found = _normalized(y)
-    if found is None or dims(found.x) != dims(y):
+    if found is None or dims(found.x) != dims(y) or y.dtype is None:
         return None
     if not found.is_centered and r.opset < RMS_OPSET:
         return None
-    shape = _normalized_shape(found.x, found.axis)
-    scale = _scale(r, found, shape)
-    if scale is None:
-        return None
+    ones = r.const(np.ones(_normalized_shape(found.x, found.axis), y.dtype.numpy()))
     op_type = "LayerNormalization" if found.is_centered else "RMSNormalization"
-    return r.op(op_type, found.x, scale, like=y, axis=found.axis - len(dims(y)), epsilon=found.epsilon)
-
-
-def continues(node: ir.Node) -> bool:
-    """Is the result only used as a factor of another product of the same shape?"""
-    uses = node.outputs[0].uses()
-    if len(uses) != 1 or node.outputs[0].is_graph_output():
-        return False
-    user = next(iter(uses)).node
-    return user.op_type == "Mul" and dims(user.outputs[0]) == dims(node.outputs[0])
-
-
-def _scale(r: Rewriter, found: Normalized, shape: tuple[int, ...]) -> ir.Value | None:
-    if not found.factors:
-        dtype = found.x.dtype
-        assert dtype is not None
-        return r.const(np.ones(shape, dtype.numpy()))
-    if len(found.factors) > 1:
-        return None
-    return _parameter(r, found.factors[0], shape)
+    result = r.op(op_type, found.x, ones, like=y, axis=found.axis - len(dims(y)), epsilon=found.epsilon)
+    for factor in found.factors:
+        result = r.op("Mul", result, factor, like=y)
+    return result
 
 
 def _parameter(r: Rewriter, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
     """`value` with exactly the normalized shape: leading axes of size 1 go, a constant is broadcast."""
     own = dims(value)
+    if own == shape:
+        return value
     stripped = own
     while len(stripped) > len(shape) and stripped[0] == 1:
         stripped = stripped[1:]
     array = constant(value)
-    if stripped == shape:
-        if own == shape:
-            return value
-        return r.op("Reshape", value, r.const(shape, np.int64), like=value, shape=shape)
     if array is not None and len(stripped) <= len(shape) and math.prod(shape) <= 1 << 20:
         small = array.reshape([int(d) for d in stripped])
         if all(a in (1, b) for a, b in zip(small.shape[::-1], shape[::-1], strict=False)):
-            return r.const(np.broadcast_to(small, shape))
+            return r.moved(np.broadcast_to(small, shape), value)
+    if stripped == shape:
+        return r.op("Reshape", value, r.const(shape, np.int64), like=value, shape=shape)
     return None
 
 

@@ -186,6 +186,32 @@ def test_scale_before_normalization(fn):
     check_run(model, norm, X[:0])
 
 
+def rms_norm(x):
+    return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x, g: rms_norm(x) * 0.125, ["RMSNormalization"]),
+        (lambda x, g: rms_norm(x) * SCALE * 0.125, ["RMSNormalization"]),
+        (lambda x, g: 0.3 * (two_pass(x) * SCALE) + BIAS, ["LayerNormalization"]),
+        (lambda x, g: rms_norm(x) * BIAS * (1 / SCALE) * 0, ["RMSNormalization"]),
+        (lambda x, g: rms_norm(x) * g, ["RMSNormalization"]),
+        (lambda x, g: rms_norm(x) * g * 0.125, ["RMSNormalization", "Mul"]),
+        (lambda x, g: rms_norm(x) * SCALE * jnp.sin(x), ["RMSNormalization", "Sin", "Mul"]),
+        (lambda x, g: rms_norm(x) * two_pass(x) * SCALE, ["LayerNormalization", "RMSNormalization", "Mul", "Mul"]),
+        (lambda x, g: rms_norm(x) * np.float32(1e-30) * SCALE * np.float32(1e-30), ["RMSNormalization", "Mul"]),
+        (lambda x, g: (two_pass(x) * SCALE + BIAS) * 0.3, ["LayerNormalization", "Mul"]),
+        (lambda x, g: rms_norm(x) * SCALE + BIAS, ["RMSNormalization", "Add"]),
+    ],
+)
+def test_factors_of_normalization(fn, expected):
+    model = check(fn, X, SCALE, rtol=1e-4, atol=1e-5)
+    assert sorted(ops(model)) == sorted(expected)
+    check_run(model, fn, ROWS, SCALE, rtol=1e-4, atol=1e-5)
+
+
 def test_epsilon_that_is_no_float32_keeps_double_exact():
     model = check(lambda x: two_pass(x.astype(jnp.float64)), X.astype(np.float64))
     assert "LayerNormalization" not in ops(model)
