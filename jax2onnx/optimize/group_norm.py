@@ -45,37 +45,53 @@ def recognise_group_normalization_natively(r: Rewriter, node: ir.Node) -> ir.Val
     return _recognised(r, node, native=r.opset >= GROUP_OPSET)
 
 
-@RULES.rewrites("Add", given=some("Mul"))
-@NATIVE.rewrites("Add", given=some("Mul"))
+@RULES.rewrites("Add", "Sub", given=some("Mul"))
+@NATIVE.rewrites("Add", "Sub", given=some("Mul"))
 def subtract_the_mean_first(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """x * k + (b - mean * k), where k has the variance of x, is (x - mean) * k + b."""
-    for scaled, offset in (node.inputs, node.inputs[::-1]):
+    """x * k + (b - mean * k), where k has the variance of x, is (x - mean) * k + b; there may be no b."""
+    if node.op_type == "Sub":
+        found = [(scaled, shift, None) for shift, scaled in _subtracted(node.outputs[0])]
+    else:
+        both = (node.inputs, node.inputs[::-1])
+        found = [(scaled, shift, bias) for scaled, offset in both for shift, bias in _subtracted(offset)]
+    for scaled, shift, bias in found:
         product = producer(scaled, "Mul")
-        terms = producer(offset, "Add")
-        if product is None or terms is None:
-            continue
-        for x, k in (product.inputs, product.inputs[::-1]):
-            for shift, bias in (terms.inputs, terms.inputs[::-1]):
-                difference = _centered_by(x, k, producer(shift, "Mul"))
-                if difference is not None and bias is not None:
-                    centered = r.op("Mul", difference, k, like=scaled)
-                    return r.op("Add", centered, bias, like=node.outputs[0])
+        for x, k in (product.inputs, product.inputs[::-1]) if product is not None else ():
+            difference = _centered_by(r, x, k, shift)
+            if difference is not None:
+                centered = r.op("Mul", difference, k, like=scaled)
+                return r.op("Add", centered, bias, like=node.outputs[0]) if bias is not None else centered
     return None
 
 
-def _centered_by(x: ir.Value | None, k: ir.Value | None, shift: ir.Node | None) -> ir.Value | None:
-    """x - mean, of which k has the variance, if `shift` is -mean * k."""
-    if k is None or shift is None or k not in shift.inputs:
+def _subtracted(value: ir.Value | None) -> list[tuple[Sequence[ir.Value | None], ir.Value | None]]:
+    """((a, b), c) for each way in which `value` is c - a * b, with None for no c."""
+    node = producer(value, "Sub", "Neg", "Mul", "Add")
+    if node is None:
+        return []
+    if node.op_type in ("Sub", "Neg"):
+        product = producer(node.inputs[-1], "Mul")
+        return [(product.inputs, node.inputs[0] if node.op_type == "Sub" else None)] if product is not None else []
+    both = (node.inputs, node.inputs[::-1])
+    if node.op_type == "Mul":
+        return [((negation.inputs[0], b), None) for a, b in both if (negation := producer(a, "Neg")) is not None]
+    negative = [(a, b) for a, b in both if producer(a, "Neg", "Mul") is not None]
+    return [(product, b) for a, b in negative for product, _ in _subtracted(a)]
+
+
+def _centered_by(
+    r: Rewriter, x: ir.Value | None, k: ir.Value | None, shift: Sequence[ir.Value | None]
+) -> ir.Value | None:
+    """x - mean, of which k has the variance, if `shift` is mean and k."""
+    if x is None or k is None or k not in shift:
         return None
-    negative = producer(shift.inputs[0] if shift.inputs[1] is k else shift.inputs[1], "Neg")
     _, roots = normalization.factors(k)
     inner = normalization.variance_plus_epsilon(roots[0]) if len(roots) == 1 else None
-    squares = _mean_of(inner[0]) if inner is not None else None
-    difference = normalization.square_of(squares[0]) if squares is not None else None
-    centered = producer(difference, "Sub")
-    if negative is None or centered is None or list(centered.inputs) != [x, negative.inputs[0]]:
+    if inner is None:
         return None
-    return difference
+    difference = r.op("Sub", x, shift[0] if shift[1] is k else shift[1], like=x)
+    _, is_centered, _ = normalization.matches(difference, inner[0])
+    return difference if is_centered else None
 
 
 def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:

@@ -171,6 +171,35 @@ def test_rms_normalization():
 @pytest.mark.parametrize(
     "fn",
     [
+        lambda x, mean, k: x * k + (-mean * k),
+        lambda x, mean, k: -mean * (k * SCALE) + x * (k * SCALE),
+        lambda x, mean, k: x * (k * SCALE) - mean * (k * SCALE),
+        lambda x, mean, k: x * (k * SCALE) + (BIAS - mean * (k * SCALE)),
+        lambda x, mean, k: x * k + (-(mean * k) + BIAS),
+    ],
+)
+@pytest.mark.parametrize("variance", [jnp.var, lambda x, *a, **k: (x * x).mean(*a, **k) - x.mean(*a, **k) ** 2])
+def test_mean_subtracted_last(fn, variance):
+    def norm(x):
+        k = lax.rsqrt(variance(x, -1, keepdims=True) + 1e-3)
+        return fn(x, x.mean(-1, keepdims=True), k)
+
+    model = check(norm, X, dims=[("B", "T", 6)], rtol=1e-4, atol=1e-5)
+    assert ops(model) == ["LayerNormalization"]
+    check_run(model, norm, ROWS, rtol=1e-4, atol=1e-5)
+
+
+def test_mean_of_others_subtracted_last():
+    def norm(x):
+        k = lax.rsqrt(jnp.var(x, -1, keepdims=True) + 1e-3)
+        return x * k - x.mean(-2, keepdims=True) * k
+
+    assert "LayerNormalization" not in ops(check(norm, X, rtol=1e-4, atol=1e-5))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
         lambda x, root: (SCALE * x) / root,
         lambda x, root: x * SCALE * lax.reciprocal(root),
         lambda x, root: (SCALE * (x - x.mean(-1, keepdims=True))) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6),
