@@ -226,14 +226,14 @@ def _without_ones(value: ir.Value | None) -> ir.Value | None:
 
 def _repeated(value: ir.Value | None, x: ir.Value) -> ir.Value | None:
     """The numbers for each group, if `value` has them for each channel of x."""
+    batch, channels = dims(x)[0], dims(x)[-1]
+    if value is None or dims(value) != (batch, *[1] * (len(dims(x)) - 2), channels):
+        return None
     joined = producer(value, "Reshape")
     expanded = producer(joined.inputs[0], "Expand") if joined is not None else None
-    if joined is None or expanded is None or value is None or expanded.inputs[0] is None:
-        return None
+    if expanded is None or expanded.inputs[0] is None:
+        return _without_ones(value)  # each channel is a group
     few, many = dims(expanded.inputs[0]), dims(expanded.outputs[0])
-    batch, channels = dims(x)[0], dims(x)[-1]
-    if dims(value) != (batch, *[1] * (len(dims(x)) - 2), channels):
-        return None
     if len(few) != len(many) or few[:-1] != many[:-1] or few[-1] != 1 or few[0] != batch:
         return None
     return _without_ones(expanded.inputs[0])

@@ -70,6 +70,8 @@ LAYERS = {
     "haiku": (lambda: haiku_group, GROUP),
     "keras": (lambda: keras_group(4), None),
     "by hand": (lambda: by_hand, GROUP),
+    "linen, many groups": (lambda: of_linen(nn.GroupNorm(8)), INSTANCE),
+    "linen, many groups, two passes": (lambda: of_linen(nn.GroupNorm(8, use_fast_variance=False)), INSTANCE),
     "linen instance": (lambda: of_linen(nn.InstanceNorm()), INSTANCE),
     "haiku instance": (lambda: haiku_instance, INSTANCE),
     "keras instance": (lambda: keras_group(-1), None),
@@ -93,6 +95,14 @@ def test_batch_that_varies():
     assert ops(model) == GROUP
     check_run(model, layer, X[:0])
     check_run(model, layer, X[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_positions_that_vary():
+    layer = of_linen(nn.GroupNorm(8))
+    model = check(layer, X, dims=[("B", "H", "W", 8)], rtol=1e-4, atol=1e-5)
+    assert ops(model) == INSTANCE
+    check_run(model, layer, HARD, rtol=1e-4, atol=1e-5)
+    check_run(model, layer, X[:, :0])
 
 
 def test_channels_first():
