@@ -1,16 +1,17 @@
-"""Group and instance normalization over images with the channels last, recognised by their maths.
+"""Group and instance normalization over images with the channels first or last, recognised by their maths.
 
-They become InstanceNormalization between two Transposes, which cancel against those of convolutions. In ONNX Runtime
-that is as fast as the plain form with statistics in one pass, and up to 30 times faster than that in two passes
-(reductions over axes that are not the last ones are slow), and its numbers are as good: it loses as many digits as the
-mean is larger than the spread. GroupNormalization has no kernel there: it is written out
-when the model is loaded, and up to 1.8 times slower. So it is for those who prefer it (`NATIVE`).
+They become InstanceNormalization: of the channels, of the groups, or of everything as one channel. Where the channels
+are last, it is between two Transposes, which cancel against those of convolutions. In ONNX Runtime that is as fast as
+the plain form with statistics in one pass, and up to 30 times faster than that in two passes (reductions over axes that
+are not the last ones are slow), and its numbers are as good: it loses as many digits as the mean is larger than the
+spread. GroupNormalization has no kernel there: it is written out when the model is loaded, and up to 1.8 times slower.
+So it is for those who prefer it (`NATIVE`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +20,7 @@ from jax2onnx.attributes import values_of
 from jax2onnx.optimize import normalization
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer
+from jax2onnx.optimize.simplify import RESHAPES
 
 RULES = RuleSet()
 NATIVE = RuleSet()
@@ -27,10 +29,12 @@ GROUP_OPSET = 21
 
 
 class Grouped(NamedTuple):
-    """x, channels last, is normalized over its positions and the channels of each group."""
+    """x is normalized over its positions and the channels of each group."""
 
     x: ir.Value
     groups: int
+    is_channels_first: bool  # or else last
+    split: ir.Node | None  # by which the program makes an axis of the groups
 
 
 @RULES.rewrites("Mul", "Div", given=some(*normalization.PRODUCTS))
@@ -108,8 +112,9 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
         if found is None or 0 in dims(found.x)[1:]:
             continue
         result = _emit(r, found, epsilon, native)
-        if dims(candidate) != dims(result):
-            result = r.op("Reshape", result, r.const(_kept(dims(candidate)), np.int64), like=candidate)
+        if found.split is not None and dims(candidate) != dims(result):
+            _, *operands = found.split.inputs
+            result = r.op(found.split.op_type, result, *operands, like=candidate, **values_of(found.split))
         for factor in others:
             result = r.op("Mul", result, factor, like=y)
         return result if dims(result) == dims(y) else None
@@ -118,22 +123,28 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
 
 def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value:
     """The normalization, without scale and bias. The sizes of the batch and of the positions need not be known."""
-    x, groups = found
-    batch, *positions, channels = dims(x)
-    assert isinstance(channels, int)
+    x, groups, is_channels_first, _ = found
     rank = len(dims(x))
     first, last = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
-    shape = [batch, channels, *positions]
-    inner = x if rank == 2 else r.op("Transpose", x, like=x, shape=shape, perm=first)
+    batch, channels, *positions = shape = [dims(x)[i] for i in (range(rank) if is_channels_first else first)]
 
-    def plain(count: int) -> list[ir.Value]:
-        return [r.const(np.ones(count, np.float32)), r.const(np.zeros(count, np.float32))]
+    def normalized(inner: ir.Value, op_type: str = "InstanceNormalization", **attributes: Any) -> ir.Value:
+        count = dims(inner)[1]
+        plain = [r.const(np.full(count, number, np.float32)) for number in (1, 0)]
+        return r.op(op_type, inner, *plain, like=inner, epsilon=epsilon, **attributes)
 
+    native &= isinstance(channels, int)
+    if groups == 1 and channels != 1 and not native:
+        axis = r.const([1], np.int64)
+        whole = normalized(r.op("Unsqueeze", x, axis, like=x, shape=[batch, 1, *dims(x)[1:]]))
+        return r.op("Squeeze", whole, axis, like=x)
+    inner = x if is_channels_first else r.op("Transpose", x, like=x, shape=shape, perm=first)
     if groups == channels:
-        inner = r.op("InstanceNormalization", inner, *plain(channels), like=inner, epsilon=epsilon)
+        inner = normalized(inner)
     elif native:
-        inner = r.op("GroupNormalization", inner, *plain(channels), like=inner, epsilon=epsilon, num_groups=groups)
+        inner = normalized(inner, "GroupNormalization", num_groups=groups)
     else:
+        assert isinstance(channels, int)
         split = [batch, groups, channels // groups, *positions]
         whole, allowzero = r.const(_kept(shape), np.int64), None
         if not all(isinstance(d, int) for d in positions):
@@ -141,10 +152,9 @@ def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value
             # An axis of size 1, so that each position keeps its number, and 0 can say that it stays.
             spread = [batch, channels, 1, *positions]
             inner = r.op("Unsqueeze", inner, r.const([2], np.int64), like=x, shape=spread)
-        inner = r.op("Reshape", inner, r.const(_kept(split), np.int64), like=x, shape=split)
-        inner = r.op("InstanceNormalization", inner, *plain(groups), like=inner, epsilon=epsilon)
+        inner = normalized(r.op("Reshape", inner, r.const(_kept(split), np.int64), like=x, shape=split))
         inner = r.op("Reshape", inner, whole, like=x, shape=shape, allowzero=allowzero)
-    return inner if rank == 2 else r.op("Transpose", inner, like=x, perm=last)
+    return inner if is_channels_first else r.op("Transpose", inner, like=x, perm=last)
 
 
 def _kept(shape: Sequence[int | str]) -> list[int]:
@@ -172,19 +182,23 @@ def _grouped(candidate: ir.Value, variance: ir.Value) -> Grouped | None:
 
 
 def _of_axes(x: ir.Value, axes: tuple[int, ...]) -> Grouped | None:
-    """What is normalized over all axes but the first and the last; or, with the last split into groups, all but two."""
-    rank = len(dims(x))
-    if rank > 2 and axes == tuple(range(1, rank - 1)):
-        channels = dims(x)[-1]
-        return Grouped(x, channels) if isinstance(channels, int) else None
-    split = producer(x, "Reshape")
-    if split is None or split.inputs[0] is None or axes != (*range(1, rank - 2), rank - 1):
+    """What is normalized over all axes but the first, or also but that of the channels, or of the groups of them."""
+    shape = dims(x)
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    if kept == [0]:
+        return Grouped(x, 1, True, None)
+    if len(kept) != 2 or kept[0] != 0:
         return None
-    whole = split.inputs[0]
-    *lead, groups, size = dims(x)
-    if not isinstance(groups, int) or not isinstance(size, int) or dims(whole) != (*lead, groups * size):
+    axis = kept[1]
+    groups, *behind = shape[axis:]
+    split = producer(x, *RESHAPES)
+    if not isinstance(groups, int):
         return None
-    return Grouped(whole, groups)
+    if split is not None and split.inputs[0] is not None and behind and isinstance(behind[0], int):
+        whole = split.inputs[0]
+        if dims(whole) == (*shape[:axis], groups * behind[0], *behind[1:]) and (axis == 1 or len(behind) == 1):
+            return Grouped(whole, groups, axis == 1, split)
+    return Grouped(x, groups, axis == 1, None) if axis == 1 or not behind else None
 
 
 def _mean_of(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:

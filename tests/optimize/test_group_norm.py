@@ -111,6 +111,66 @@ def test_channels_first():
     assert ops(model) == ["Reshape", "LayerNormalization", "Reshape"]
 
 
+def channels_first(layer: Any) -> Any:
+    affine = (SCALE[:, None, None], BIAS[:, None, None])
+    return lambda x: layer(x) * affine[0] + affine[1]
+
+
+def over(*axes: int) -> Any:
+    return lambda x: (x - x.mean(axes, keepdims=True)) * lax.rsqrt(x.var(axes, keepdims=True) + 1e-3)
+
+
+def equinox_group(groups: int) -> Any:
+    return channels_first(jax.vmap(eqx.nn.GroupNorm(groups, channelwise_affine=False)))
+
+
+SPLIT = ["Shape", "Unsqueeze", "Reshape", "InstanceNormalization", "Reshape", "Mul", "Add"]
+WHOLE = ["Unsqueeze", "InstanceNormalization", "Mul", "Add", "Squeeze"]
+SIZES_VARY = {
+    "groups": (equinox_group(4), ("B", 8, "H", "W"), SPLIT),
+    "groups of known height": (equinox_group(4), ("B", 8, 6, "W"), SPLIT),
+    "one group": (equinox_group(1), ("B", 8, "H", "W"), WHOLE),
+    "many groups": (equinox_group(8), ("B", 8, "H", "W"), ["InstanceNormalization"]),
+    "instance": (channels_first(over(2, 3)), ("B", 8, "H", "W"), ["InstanceNormalization"]),
+    "everything": (over(1, 2, 3), ("B", "C", "H", "W"), ["Unsqueeze", "InstanceNormalization", "Squeeze"]),
+    "vectors": (lambda x: over(2)(x[:, :, 0]), ("B", 8, 6, "W"), ["Gather", "InstanceNormalization"]),
+    "more axes": (over(3), ("B", 8, 6, "W"), None),
+    "any number of channels": (over(2, 3), ("B", "C", "H", "W"), None),
+    "also over the batch": (over(0, 2, 3), ("B", 8, "H", "W"), None),
+}
+
+
+@pytest.mark.parametrize("name", SIZES_VARY)
+def test_channels_first_and_positions_that_vary(name):
+    layer, dims, expected = SIZES_VARY[name]
+    x, hard = np.moveaxis(X, -1, 1), np.moveaxis(HARD, -1, 1)
+    model = check(layer, x, dims=[dims], rtol=1e-4, atol=1e-5)
+    if expected is None:
+        assert not NATIVE & set(ops(model))
+        return
+    assert ops(model) == expected
+    check_run(model, layer, hard, rtol=1e-4, atol=1e-5)
+    check_run(model, layer, x[..., :1], rtol=1e-4, atol=1e-5)
+    check_run(model, layer, x[:0])
+    check_run(model, layer, x[..., :0])
+
+
+def test_one_group_channels_last():
+    layer = of_linen(nn.GroupNorm(1))
+    model = check(layer, X, dims=[("B", "H", "W", 8)], rtol=1e-4, atol=1e-5)
+    assert "InstanceNormalization" in ops(model) and "Transpose" not in ops(model)
+    check_run(model, layer, HARD, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [17, 20, 21])
+def test_channels_first_natively(opset):
+    x = np.moveaxis(X, -1, 1)
+    for groups in (1, 4):
+        layer, dims = equinox_group(groups), ("B", 8, "H", "W")
+        model = check(layer, x, dims=[dims], normalization_mode="prefer_native", opset=opset, rtol=1e-4, atol=1e-5)
+        assert NATIVE & set(ops(model)) == {"GroupNormalization" if opset >= 21 else "InstanceNormalization"}
+
+
 def other_statistics(x: Any) -> Any:
     centered = x - x.mean((1, 2), keepdims=True)
     return centered * lax.rsqrt((centered**2).mean((1, 3), keepdims=True) + 1e-3)
