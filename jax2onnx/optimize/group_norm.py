@@ -115,9 +115,7 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
         if found.split is not None and dims(candidate) != dims(result):
             _, *operands = found.split.inputs
             result = r.op(found.split.op_type, result, *operands, like=candidate, **values_of(found.split))
-        for factor in others:
-            result = r.op("Mul", result, factor, like=y)
-        return result if dims(result) == dims(y) else None
+        return normalization.multiplied(r, result, others, y)
     return None
 
 

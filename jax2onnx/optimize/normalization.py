@@ -20,6 +20,7 @@ from jax2onnx.naming import NAME
 from jax2onnx.optimize.emptiness import is_number_of_elements, is_seen_if_empty
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, only_user, producer, scalar, splat
+from jax2onnx.optimize.simplify import broadcast, reshaped
 from jax2onnx.optimize.softmax import reduction
 
 MEANS = RuleSet()
@@ -142,7 +143,8 @@ def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | 
         else:
             parameters = [scale, new if made.op_type == "LayerNormalization" else None]
         if parameters[-1] is not None:
-            return r.op(made.op_type, x, *parameters, like=node.outputs[0], **values_of(made))
+            result = r.op(made.op_type, x, *parameters, like=normal, **values_of(made))
+            return reshaped(r, result, node.outputs[0])  # the operand may have more axes, of size 1
     return None
 
 
@@ -166,16 +168,25 @@ def recognise_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps), or x / sqrt(mean(x * x) + eps), and more factors."""
     y = node.outputs[0]
     found = _normalized(y)
-    if found is None or dims(found.x) != dims(y) or y.dtype is None:
+    if found is None or y.dtype is None:
         return None
     if not found.is_centered and r.opset < RMS_OPSET:
         return None
     ones = r.const(np.ones(_normalized_shape(found.x, found.axis), y.dtype.numpy()))
     op_type = "LayerNormalization" if found.is_centered else "RMSNormalization"
-    result = r.op(op_type, found.x, ones, like=y, axis=found.axis - len(dims(y)), epsilon=found.epsilon)
-    for factor in found.factors:
-        result = r.op("Mul", result, factor, like=y)
-    return result
+    axis = found.axis - len(dims(found.x))
+    result = r.op(op_type, found.x, ones, like=found.x, axis=axis, epsilon=found.epsilon)
+    return multiplied(r, result, found.factors, y)
+
+
+def multiplied(r: Rewriter, result: ir.Value, factors: list[ir.Value], y: ir.Value) -> ir.Value | None:
+    """A product in place of y."""
+    for factor in factors:
+        shape = broadcast([dims(result), dims(factor)])
+        if shape is None:
+            return None
+        result = r.op("Mul", result, factor, like=y, shape=shape)
+    return result if dims(result) == dims(y) else None
 
 
 def _parameter(r: Rewriter, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:

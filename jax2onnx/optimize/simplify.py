@@ -215,7 +215,7 @@ def broadcast_implicitly(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if smaller is None:
             continue
         others = [dims(v) for j, v in enumerate(node.inputs) if j != i and v is not None]
-        if _broadcast([dims(smaller), *others]) == result:
+        if broadcast([dims(smaller), *others]) == result:
             node.replace_input_with(i, smaller)
             changed = True
     return node.outputs[0] if changed else None
@@ -237,7 +237,8 @@ def _before_broadcast(value: ir.Value, result: tuple) -> ir.Value | None:
     return None if result[:1] == (1,) else source
 
 
-def _broadcast(shapes: list[tuple]) -> tuple | None:
+def broadcast(shapes: list[tuple]) -> tuple | None:
+    """The shape of what is computed from arrays of these, if that is certain."""
     rank = max(map(len, shapes))
     result: list[int | str] = [1] * rank
     for shape in shapes:
@@ -252,13 +253,13 @@ def _broadcast(shapes: list[tuple]) -> tuple | None:
 
 @rewrites("Expand")
 def skip_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Expanding to the same shape does nothing; twice is once."""
-    x, y = node.inputs[0], node.outputs[0]
-    assert x is not None
+    """Expanding to the same shape does nothing; twice is once, and leading axes of size 1 need not be there before."""
+    (x, shape), y = node.inputs, node.outputs[0]
+    assert x is not None and shape is not None
     if dims(x) == dims(y):
         return x
-    inner = producer(x, "Expand")
-    return r.op("Expand", inner.inputs[0], node.inputs[1], like=y) if inner is not None else None
+    smaller = _before_broadcast(x, dims(y)) if dims(shape) == (len(dims(y)),) else None
+    return r.op("Expand", smaller, shape, like=y) if smaller is not None else None
 
 
 NEUTRAL = {
