@@ -332,9 +332,16 @@ class Builder:
         if not axes:
             return x
         if x.small:
-            small = self.unsqueeze(self.expanded_from(x), axes) if x.small.rank else x.small
-            return self.expand(small, INFER["Unsqueeze"](x, axes=axes)[0])
+            return self.expand(self._unsqueeze_small(x, axes), INFER["Unsqueeze"](x, axes=axes)[0])
         return self.Unsqueeze(x, axes=tuple(axes))
+
+    def _unsqueeze_small(self, x: Val, axes: Sequence[int]) -> Val:
+        """What `x` is expanded from, with those of the new `axes` that are not before all of its own."""
+        assert x.small is not None
+        rank = x.rank + len(axes)
+        added = {axis % rank for axis in axes}
+        own = [axis for axis in range(rank) if axis not in added][x.rank - x.small.rank :]
+        return self.unsqueeze(x.small, [axis - own[0] for axis in sorted(added) if axis > own[0]]) if own else x.small
 
     def expanded_from(self, x: Val) -> Val:
         """What `x` is expanded from, with as many axes."""

@@ -19,13 +19,23 @@ def _may_be_empty(x: Val, axes: Sequence[int]) -> bool:
     return any(isinstance(x.shape[a], int) and x.shape[a] == 0 for a in axes)
 
 
+def _reduce(g: Builder, op_type: str, x: Val, axes: Sequence[int]) -> Val:
+    """`x` without `axes`. What is repeated along others is reduced once."""
+    once = x.small
+    own = [a - x.rank + once.rank for a in axes] if once else []
+    if once and all(a >= 0 and once.shape[a] == x.shape[b] for a, b in zip(own, axes, strict=True)):
+        reduced = g.op(op_type, once, axes=tuple(own), keepdims=0)
+        return g.expand(reduced, [d for i, d in enumerate(x.shape) if i not in axes])
+    return g.op(op_type, x, axes=tuple(axes), keepdims=0)
+
+
 def _reduction(op_type: str, neutral: Callable[[np.dtype], Any]) -> Callable[..., Val]:
     def rule(g: Builder, x: Val, *, axes: Sequence[int], **_: Any) -> Val:
         if not axes:
             return x
         if _may_be_empty(x, axes):
             return g.full(g.avals_out[0].shape, neutral(x.dtype), x.dtype)
-        return g.op(op_type, x, axes=tuple(axes), keepdims=0)
+        return _reduce(g, op_type, x, axes)
 
     return rule
 
@@ -38,7 +48,7 @@ def _on_bools(op_type: str, neutral: bool) -> Callable[..., Val]:
             return x
         if _may_be_empty(x, axes):
             return g.full(g.avals_out[0].shape, neutral, BOOL)
-        extreme = g.op(op_type, g.cast(x, INT32), axes=tuple(axes), keepdims=0)
+        extreme = _reduce(g, op_type, g.cast(x, INT32), axes)
         # The extreme of nothing, where a symbolic size turns out to be 0, is the largest or the smallest number.
         return g.cast(extreme, BOOL) if is_static([x.shape[i] for i in axes]) else g.Greater(extreme, 0)
 

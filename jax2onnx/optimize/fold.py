@@ -25,6 +25,8 @@ RULES = RuleSet()
 SMALL = 16 * 1024
 """Results up to this many bytes are computed while exporting."""
 
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
 
 def _slice(node: ir.Node, x: np.ndarray, *_: Any) -> np.ndarray:
     operands: list[Any] = [integers(v) for v in node.inputs[1:]]
@@ -86,7 +88,18 @@ EXACT_ON_INTEGERS: dict[str, Callable[..., np.ndarray]] = {
 """The same, but for NaN and the signs of zeros."""
 
 
-@RULES.rewrites(*MOVES, *EXACT, *EXACT_ON_INTEGERS, given=all_known)
+ROUNDED: dict[str, Callable[..., np.ndarray]] = {
+    "ReduceMean": lambda node, x, *_: np.mean(x, axes_of(node), keepdims=attribute(node, "keepdims", 1) == 1),
+    "Relu": lambda node, x: np.maximum(x, 0),
+    "Div": lambda node, a, b: a / b,
+    "Sqrt": lambda node, x: np.sqrt(x),
+    "Reciprocal": lambda node, x: 1 / x,
+}
+"""Operators that NumPy computes as well as anybody does in its own floating-point types: done where all is small, so
+that a formula on something large can still be recognised."""
+
+
+@RULES.rewrites(*MOVES, *EXACT, *EXACT_ON_INTEGERS, *ROUNDED, given=all_known)
 def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Evaluate a node with known operands."""
     tensors = [v.const_value if v is not None else None for v in node.inputs]
@@ -103,8 +116,10 @@ def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     if node.op_type in EXACT_ON_INTEGERS and y.dtype.is_floating_point():
         return None
+    if node.op_type in ROUNDED and (y.dtype not in FLOATS or tensors[0].nbytes > SMALL):  # type: ignore[union-attr]
+        return None
     with np.errstate(all="ignore"):
-        rule = MOVES[node.op_type] if is_move else (EXACT | EXACT_ON_INTEGERS)[node.op_type]
+        rule = MOVES[node.op_type] if is_move else (EXACT | EXACT_ON_INTEGERS | ROUNDED)[node.op_type]
         result = rule(node, *(t.numpy() for t in tensors))  # type: ignore[union-attr]
     name = node.inputs[0].meta.get(NAME) if is_move and node.inputs[0] is not None else None
     return r.const(np.asarray(result, y.dtype.numpy()).reshape(shape), name=name)

@@ -241,6 +241,41 @@ def test_factors_of_normalization(fn, expected):
     check_run(model, fn, ROWS, SCALE, rtol=1e-4, atol=1e-5)
 
 
+def repeated(norm: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda p, x: norm(jnp.broadcast_to(p, (x.shape[0], *p.shape)))
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x: one_pass(x) * SCALE + BIAS, ["LayerNormalization"]),
+        (jax.nn.softmax, ["Softmax"]),
+        (lambda x: x.max((-1, -2)), ["ReduceMax"]),
+        (lambda x: (x > 0).any(1), ["Greater", "Cast", "ReduceMax", "Cast"]),
+    ],
+)
+def test_what_is_repeated_is_computed_once(fn, expected):
+    for p in X[0], ROWS[0]:
+        model = check(repeated(fn), p, X, dims=[None, ("B", 4, 6)], rtol=1e-4, atol=1e-5)
+        assert [op for op in ops(model) if op not in ("Shape", "Concat")] == [*expected, "Expand"]
+    check_run(model, repeated(fn), ROWS[0], X[:0])
+
+
+def test_what_is_known_and_repeated_is_stored():
+    model = check(
+        lambda x: repeated(lambda x: one_pass(x) * SCALE + BIAS)(ROWS[0], x), X, dims=[("B", 4, 6)], rtol=1e-5
+    )
+    assert ops(model) == ["Shape", "Concat", "Expand"]
+
+
+def test_reductions_along_what_is_repeated():
+    def fn(p, x):
+        rows = jnp.broadcast_to(p[:, None], (x.shape[0], 4, 5, 6))
+        return rows.sum(0), rows.sum(2), rows.sum((1, 3)), rows.prod((0, 3)), rows.max(1), rows.min((2, 3))
+
+    check(fn, X[0], X, dims=[None, ("B", 4, 6)], rtol=1e-5)
+
+
 def test_epsilon_that_is_no_float32_keeps_double_exact():
     model = check(lambda x: two_pass(x.astype(jnp.float64)), X.astype(np.float64))
     assert "LayerNormalization" not in ops(model)
