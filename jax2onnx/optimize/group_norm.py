@@ -176,7 +176,10 @@ def _grouped(candidate: ir.Value, variance: ir.Value) -> Grouped | None:
     if statistics is None or not _is_variance(normalization.without_clip(spread), mean, statistics):
         return None
     found = _of_axes(*statistics)
-    return found if found is not None and found.x is x else None
+    if found is None or found.x is not x:
+        return None
+    # They are repeated along the last axis, and must be those of its groups.
+    return None if found.is_channels_first and found.groups != 1 and len(dims(x)) > 2 else found
 
 
 def _of_axes(x: ir.Value, axes: tuple[int, ...]) -> Grouped | None:

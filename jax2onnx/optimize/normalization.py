@@ -151,9 +151,9 @@ def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | 
 def _product(r: Rewriter, scale: ir.Value, factor: ir.Value | None) -> ir.Value | None:
     """The product of two scales. If both matter, it must be known, so that nothing is lost but in rounding."""
     own, other = constant(scale), constant(factor)
-    if own is None or factor is None or (own == 1).all():
-        return factor if own is not None else None
-    if other is None:
+    if own is not None and (own == 1).all():
+        return factor
+    if own is None or other is None:
         return None
     with np.errstate(all="ignore"):
         product = own * other
