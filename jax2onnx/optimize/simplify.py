@@ -346,7 +346,7 @@ def choice_of_conditions(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     operator, is_opposite = CHOICES[if_true, if_false]
     other = b if if_false is None else a
-    if dims(y) != _broadcast([dims(c), dims(other)] if operator else [dims(c)]):
+    if dims(y) != broadcast([dims(c), dims(other)] if operator else [dims(c)]):
         return None
     condition = r.op("Not", c, like=c) if is_opposite else c
     return r.op(operator, condition, other, like=y) if operator else condition
