@@ -40,9 +40,8 @@ def erfc(x: Array, **_) -> Array:
 
 
 def _is_gaussian(avals: list, params: dict) -> bool:
-    return avals[0].dtype in (np.float32, np.float64) and compat.definitions.is_own_function(
-        compat.programs.callee(params).jaxpr, "exp_neg_sq"
-    )
+    jaxpr = compat.programs.callee(params).jaxpr
+    return compat.definitions.is_own_function(jaxpr, "exp_neg_sq") and avals[0].dtype in (np.float32, np.float64)
 
 
 @decomposes(*compat.kinds.primitives("custom_jvp_call"), when=_is_gaussian)
