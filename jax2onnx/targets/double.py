@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.targets.rewrite import Emitter, expands
+from jax2onnx.targets.emitter import Emitter
+from jax2onnx.targets.plans import expands
 
 BOOL = ir.DataType.BOOL
 TINY = 2.0**-27  # below, an odd function with slope one is its argument: x^3 is under half a unit in the last place

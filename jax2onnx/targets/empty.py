@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.targets.rewrite import Emitter, dims_of, expands
+from jax2onnx.targets.emitter import Emitter, dims_of
+from jax2onnx.targets.plans import expands
 
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 

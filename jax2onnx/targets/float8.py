@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.targets.rewrite import Emitter, dtype_of, expands
+from jax2onnx.targets.emitter import Emitter, dtype_of
+from jax2onnx.targets.plans import expands
 
 BOOL = ir.DataType.BOOL
 FLOAT = ir.DataType.FLOAT
@@ -22,7 +23,7 @@ def to_float8(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     limit = BEYOND.get(e.dtype)
     if limit is None:
         return None
-    if not dtype_of(x).is_floating_point() or dtype_of(x).bitwidth == 8:
+    if not dtype_of(x).is_floating_point() or dtype_of(x).bitwidth <= 8:
         x = e.cast(x, FLOAT)
     size = e.Abs(x)
     if e.dtype == ir.DataType.FLOAT8E5M2:

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
-from jax2onnx.targets.rewrite import Emitter, dims_of, expands
+from jax2onnx.targets.emitter import Emitter, dims_of
+from jax2onnx.targets.plans import expands
 
 INTEGERS = "i32 i64 u32 u64"
 BOOL = ir.DataType.BOOL

@@ -11,8 +11,9 @@ import onnx_ir as ir
 from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import likely_size
 from jax2onnx.errors import UnsupportedError
+from jax2onnx.targets.emitter import Emitter, dims_of, dtype_of
+from jax2onnx.targets.plans import expands
 from jax2onnx.targets.reductions import reduced_axes, without_reduced
-from jax2onnx.targets.rewrite import Emitter, dims_of, dtype_of, expands
 
 FLOATS = "f16 bf16 f32 f64"
 BOOL = ir.DataType.BOOL

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.targets.rewrite import Emitter, dims_of, expands
+from jax2onnx.targets.emitter import Emitter, dims_of
+from jax2onnx.targets.plans import expands
 
 FLOAT, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL
 

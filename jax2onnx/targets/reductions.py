@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
-from jax2onnx.targets.rewrite import Emitter, dims_of, dtype_of, expands
+from jax2onnx.targets.emitter import Emitter, dims_of, dtype_of
+from jax2onnx.targets.plans import expands
 
 INT64 = ir.DataType.INT64
 INTEGERS = "i8 i16 i32 i64 u8 u16 u32 u64"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,134 +11,15 @@ import onnx_ir as ir
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.graphs import bodies
 from jax2onnx.naming import NAME
-from jax2onnx.targets import table
-from jax2onnx.targets.carriers import FLOATS, INT64, MODE, MODE_DEFAULT, ORDERS, SELECTS, UINT64, carriers, is_exact
+from jax2onnx.targets.carriers import INT64, MODE, MODE_DEFAULT
+from jax2onnx.targets.emitter import Emitter, graph_of, new_node
+from jax2onnx.targets.plans import CONTROL_FLOW, EXEMPT, FUNCTIONS, Plan, no_kernel, plan_for
 
 FOLD_BYTES = 1024
 """Constants up to this size are cast while exporting; for larger ones the file holds the original and a Cast."""
 
-Expansion = Callable[["Emitter", ir.Node], Sequence[ir.Value] | None]
-"""Computes what a node computes by other nodes, and returns the values of its outputs; None if it can stay as it is."""
-
-EXPANSIONS: dict[tuple[str, ir.DataType], Expansion] = {}
-
-FUNCTIONS: set[Expansion] = set()
-"""Expansions that become functions of the model, so that a long detour for rare inputs does not hide the graph."""
-
-EXEMPT: dict[Expansion, Callable[[ir.Node], bool]] = {}
-"""For some expansions: which nodes need none."""
-
 DOMAIN = "jax2onnx"
 """The domain of these functions. They are called like the operators that they stand for."""
-
-
-def expands(
-    ops: str, dtypes: str = "f64", *, as_function: bool = False, unless: Callable[[ir.Node], bool] | None = None
-) -> Callable[[Expansion], Expansion]:
-    """Register the decorated function as the way to compute `ops` with `dtypes` where there is no kernel."""
-
-    def register(fn: Expansion) -> Expansion:
-        for op, dtype in itertools.product(ops.split(), dtypes.split()):
-            EXPANSIONS[op, ir.DataType.from_short_name(dtype)] = fn
-        if as_function:
-            FUNCTIONS.add(fn)
-        if unless is not None:
-            EXEMPT[fn] = unless
-        return fn
-
-    return register
-
-
-CONTROL_FLOW = {"If": 0, "Loop": 1, "Scan": 0}
-"""Operators with bodies, and which output of a body becomes the first of the node. The inputs are the same."""
-
-
-class Plan(NamedTuple):
-    """How to compute a node without a kernel: by an expansion, or in other dtypes."""
-
-    expansion: Expansion | None = None
-    inputs: tuple[tuple[int, ir.DataType], ...] = ()
-    outputs: tuple[tuple[int, ir.DataType], ...] = ()
-    exact: bool = False  # the results are elements of the original dtype before they are cast back
-    flip: bool = False  # uint64 is carried by int64 with the top bit flipped
-
-
-@functools.cache
-def plan_for(
-    target: str,
-    op: str,
-    mode: str,
-    opset: int,
-    inputs: tuple[ir.DataType | None, ...],
-    outputs: tuple[ir.DataType | None, ...],
-) -> Plan | None:
-    """How to run a node on `target`, None if it can run as it is."""
-    bound = table.variables(op, opset, len(inputs), len(outputs))
-    if bound is None:
-        return None
-    pairs = [*zip(bound[0], inputs, strict=True), *zip(bound[1], outputs, strict=True)]
-    if op in CONTROL_FLOW:  # each value may have a type of its own
-        return _plan_for_values(target, op, opset, pairs[: len(inputs)], pairs[len(inputs) :])
-    types = {variable: dtype for variable, dtype in reversed(pairs) if variable is not None and dtype is not None}
-    if table.supports(target, op, opset, types, mode):
-        return None
-    expansion = next((EXPANSIONS[op, dtype] for dtype in types.values() if (op, dtype) in EXPANSIONS), None)
-    if expansion is not None:
-        return Plan(expansion)
-    operation = f"{op}:{mode}" if mode else op
-    candidates = [[dtype, *_carriers(target, operation, opset, dtype)] for dtype in types.values()]
-    flip = operation in ORDERS and UINT64 in types.values()
-    if flip:
-        candidates = [[INT64] if dtype == UINT64 else c for dtype, c in zip(types.values(), candidates, strict=True)]
-    choices = itertools.product(*(enumerate(c) for c in candidates))
-    for choice in sorted(choices, key=lambda c: sum(rank for rank, _ in c)):
-        carried = dict(zip(types, (dtype for _, dtype in choice), strict=True))
-        if table.supports(target, op, opset, carried, mode):
-            changed = {variable: dtype for variable, dtype in carried.items() if dtype != types[variable]}
-            return Plan(
-                inputs=tuple((i, changed[v]) for i, v in enumerate(bound[0]) if v in changed and inputs[i] is not None),
-                outputs=tuple(
-                    (i, changed[v]) for i, v in enumerate(bound[1]) if v in changed and outputs[i] is not None
-                ),
-                exact=all(is_exact(operation, types[v]) for v in changed) and not flip,
-                flip=flip,
-            )
-    names = sorted({dtype.name.lower() for dtype in types.values()})
-    raise UnsupportedError(
-        f"{target} has no kernel for {operation} with {' and '.join(names)} (opset {opset}), and no other dtype gives"
-        " exactly the same result. Convert to another dtype in the program, or export for another runtime with"
-        " target='onnx'."
-    )
-
-
-def _plan_for_values(target: str, op: str, opset: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> Plan | None:
-    """Which values pass into and out of bodies in another dtype; of each is given what it is called, and its dtype."""
-
-    def changed(values: Sequence[Any]) -> Iterator[tuple[int, ir.DataType]]:
-        for i, (variable, dtype) in enumerate(values):
-            if variable is None or dtype is None or table.supports(target, op, opset, {variable: dtype}):
-                continue
-            candidates = _carriers(target, "Identity", opset, dtype)
-            carrier = next((c for c in candidates if table.supports(target, op, opset, {variable: c})), None)
-            if carrier is None:
-                raise UnsupportedError(f"{target} cannot carry {dtype.name.lower()} values through {op}.")
-            yield i, carrier
-
-    plan = Plan(inputs=tuple(changed(inputs)), outputs=tuple(changed(outputs)), exact=True)
-    return plan if plan.inputs or plan.outputs else None
-
-
-def _carriers(target: str, operation: str, opset: int, dtype: ir.DataType) -> list[ir.DataType]:
-    """The dtypes to try for `dtype`: such that the operation gives the same, and that can be reached by a Cast."""
-    if operation in ("BitCast", "Cast", "Cast:0"):
-        return []
-    # Floats hold integers exactly but do not compute like them.
-    floats = dtype in FLOATS or operation in SELECTS or operation == "NonZero"
-    return [
-        c
-        for c in carriers(operation, dtype)
-        if (floats or c not in FLOATS) and table.supports(target, "Cast", opset, {"T1": dtype, "T2": c})
-    ]
 
 
 class Legalizer:
@@ -202,10 +81,12 @@ class Legalizer:
         else:
             results = plan.expansion(Emitter(self, node), node)
         if results is None:
+            if not plan.runs:
+                raise no_kernel(self.target, op, self.opset, [*inputs, *[v.dtype for v in node.outputs]])
             return node.outputs
         for old, new in zip(node.outputs, results, strict=True):
             _replace(old, new)
-        _graph(node).remove(node, safe=True)
+        graph_of(node).remove(node, safe=True)
         return results
 
     # ------------------------------------------------------------------------------------------------- functions
@@ -226,7 +107,7 @@ class Legalizer:
         results = [ir.Value(shape=v.shape, type=v.type) for v in node.outputs]
         call = ir.Node(function.domain, function.name, operands, outputs=results, name=node.name)
         call.metadata_props.update(node.metadata_props)
-        _graph(node).insert_before(node, call)
+        graph_of(node).insert_before(node, call)
         return results
 
     def _function(self, node: ir.Node) -> ir.Function:
@@ -276,7 +157,7 @@ class Legalizer:
             source, last = wide, node
             if plan.flip:
                 source = ir.Value(shape=wide.shape, type=wide.type)
-                last = _insert_after(node, _node("Add", [wide, before.const(TOP_BIT)], source, node))
+                last = _insert_after(node, new_node("Add", [wide, before.const(TOP_BIT)], source, node))
             back = _insert_after(last, _cast(source, narrow, node))
             self.back_casts.append(back)
             results[i] = narrow
@@ -332,7 +213,7 @@ class Legalizer:
         if image is None or image is result or result.is_graph_output() or "saturate" in node.attributes:
             return node.outputs
         result.replace_all_uses_with(image)
-        _graph(node).remove(node, safe=True)
+        graph_of(node).remove(node, safe=True)
         return [image]
 
     def constant(self, array: np.ndarray, name: str | None = None) -> ir.Value:
@@ -372,61 +253,6 @@ class Legalizer:
                 graph.initializers.pop(name, None)
 
 
-class Emitter:
-    """Emits the nodes of an expansion: `e.Add(x, 1.0)` puts an Add before the node that is being replaced.
-
-    A Python number takes the dtype of the first operand that is a value. A result has the dtype of that operand and the
-    shape of the first result of the node that is being replaced, unless said otherwise.
-    """
-
-    def __init__(self, legalizer: Legalizer, node: ir.Node):
-        self.legalizer = legalizer
-        self.node = node
-        self.opset = legalizer.opset
-        # Of the node that is being replaced: its operands, and the type of its first result.
-        self.operands: tuple[Any, ...] = tuple(node.inputs)
-        self.dims = dims_of(node.outputs[0])
-        self.dtype = dtype_of(node.outputs[0])
-
-    def __getattr__(self, op: str) -> Callable[..., Any]:
-        if not op[0].isupper():
-            raise AttributeError(op)
-        return functools.partial(self.emit, op)
-
-    def emit(
-        self, op: str, *operands: Any, shape: Any = None, dtype: ir.DataType | None = None, **attributes: Any
-    ) -> ir.Value:
-        """Insert a node with one result, which is legalized in its turn."""
-        result = self.raw(op, *operands, shape=shape, dtype=dtype, **attributes)
-        node = result.producer()
-        assert node is not None
-        return self.legalizer.visit(node)[0]
-
-    def raw(
-        self, op: str, *operands: Any, shape: Any = None, dtype: ir.DataType | None = None, **attributes: Any
-    ) -> ir.Value:
-        """Insert a node with one result as it is: its kernel is right for what it is used for."""
-        like = next((dtype_of(o) for o in operands if isinstance(o, ir.Value)), self.dtype)
-        inputs = [o if o is None or isinstance(o, ir.Value) else self.const(o, like) for o in operands]
-        result = ir.Value(shape=ir.Shape(self.dims if shape is None else shape), type=ir.TensorType(dtype or like))
-        node = _node(op, inputs, result, self.node, attributes)
-        _graph(self.node).insert_before(self.node, node)
-        return result
-
-    def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """`x` in another dtype (`x` itself if it has it)."""
-        return x if x.dtype == dtype else self.legalizer.image(x, dtype)
-
-    def const(self, content: Any, dtype: ir.DataType | None = None) -> ir.Value:
-        """A known array or number."""
-        array = (
-            np.asarray(content)
-            if dtype is None or isinstance(content, np.ndarray)
-            else np.asarray(content, dtype.numpy())
-        )
-        return self.legalizer.constant(array)
-
-
 def _is_parameter(value: ir.Value) -> bool:
     """Is a value rather part of an operation than data: known integers such as axes?"""
     content = value.const_value
@@ -441,38 +267,6 @@ def _content(value: ir.Value) -> Any:
 TOP_BIT = np.array(-(2**63))
 
 
-def dims_of(value: ir.Value) -> list[Any]:
-    """The dimensions of a value: ints, and symbolic ones."""
-    assert value.shape is not None, value
-    return list(value.shape)
-
-
-def dtype_of(value: ir.Value) -> ir.DataType:
-    """The dtype of a value."""
-    assert value.dtype is not None, value
-    return value.dtype
-
-
-def _node(
-    op: str,
-    inputs: Sequence[ir.Value | None],
-    output: ir.Value,
-    like: ir.Node,
-    attributes: dict[str, Any] | None = None,
-) -> ir.Node:
-    """A new node in the place of `like`: it keeps the named scope and the provenance."""
-    scope, slash, _ = (like.name or "").rpartition("/")
-    return ir.Node(
-        "",
-        op,
-        inputs,
-        ir.convenience.convert_attributes(attributes or {}),
-        outputs=[output],
-        name=f"{scope}{slash}{op}",
-        metadata_props=dict(like.metadata_props),
-    )
-
-
 def _mode(node: ir.Node) -> str:
     """What the node does, as its attribute says."""
     name = MODE[node.op_type]
@@ -485,17 +279,12 @@ def _cast(value: ir.Value, result: ir.Value, like: ir.Node) -> ir.Node:
     attributes: dict[str, Any] = {"to": int(result.dtype or 0)}
     if (result.dtype or ir.DataType.FLOAT).name.startswith("FLOAT8"):
         attributes["saturate"] = 0
-    return _node("Cast", [value], result, like, attributes)
+    return new_node("Cast", [value], result, like, attributes)
 
 
 def _insert_after(place: ir.Node, node: ir.Node) -> ir.Node:
-    _graph(place).insert_after(place, node)
+    graph_of(place).insert_after(place, node)
     return node
-
-
-def _graph(node: ir.Node) -> ir.Graph:
-    assert node.graph is not None, node
-    return node.graph
 
 
 def _replace(old: ir.Value, new: ir.Value) -> None:

@@ -74,9 +74,14 @@ def kernels(target: str) -> dict[str, dict[int, list[Kernel]]]:
 
 def supports(target: str, op: str, opset: int, types: Types, mode: str = "") -> bool:
     """Whether the runtime has a right kernel for `op` of that opset with these dtypes (yes, if it is not listed)."""
-    versions = kernels(target).get(op)
     if not WRONG[target].get(f"{op}:{mode}" if mode else op, frozenset()).isdisjoint(types.values()):
         return False
+    return has_kernel(target, op, opset, types)
+
+
+def has_kernel(target: str, op: str, opset: int, types: Types) -> bool:
+    """Whether the runtime has a kernel for `op`, right or wrong."""
+    versions = kernels(target).get(op)
     if versions is None:
         return True
     version = max((v for v in versions if v <= opset), default=None)

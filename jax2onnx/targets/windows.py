@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
-from jax2onnx.targets.rewrite import Emitter, dims_of, expands
+from jax2onnx.targets.emitter import Emitter, dims_of
+from jax2onnx.targets.plans import expands
 
 INT64 = ir.DataType.INT64
 Dims = Sequence[Any]  # ints, symbolic dimensions, or None where a size is known only at run time

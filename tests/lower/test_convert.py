@@ -36,6 +36,15 @@ def test_to_four_bits_truncates(dtype):
     check(lambda x: [lax.convert_element_type(v, dtype) for v in (x, x.astype(np.float16), x.astype(np.int32))], x)
 
 
+@pytest.mark.parametrize("other", [jnp.int2, jnp.float4_e2m1fn, jnp.float8_e8m0fnu], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=lambda d: d.__name__)
+def test_types_that_the_runtime_does_not_cast(dtype, other):
+    """Neither in one step nor by way of float32: at opset 23 it has no kernel for them."""
+    for source, result in [(dtype, other), (other, dtype)]:
+        with pytest.raises(jax2onnx.UnsupportedError, match=r"no kernel for Cast.*target='onnx'"):
+            jax2onnx.to_onnx(lambda x, result=result: x.astype(result), [jax.ShapeDtypeStruct((3,), source)])
+
+
 def test_types_that_onnx_does_not_have():
     with pytest.raises(jax2onnx.UnsupportedError, match="float8_e3m4"):
         jax2onnx.to_onnx(lambda x: x.astype(jnp.float8_e3m4).astype(np.float32), [(3,)])

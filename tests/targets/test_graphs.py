@@ -15,7 +15,7 @@ from jax2onnx import runtime
 from jax2onnx.errors import InputError, UnsupportedError
 from jax2onnx.targets import double, integers, lacks, legalize, reductions, table, windows
 from jax2onnx.targets.carriers import MODE, MODE_DEFAULT
-from jax2onnx.targets.rewrite import plan_for
+from jax2onnx.targets.plans import plan_for
 from tests.targets.graphs import chain_model
 from tests.targets.one_node import BF16, F16, F32, checked, hard, mild, value
 
