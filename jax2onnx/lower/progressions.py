@@ -11,6 +11,9 @@ from jax2onnx.lower.context import Builder, Val
 
 MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
 
+WIDE = (ir.DataType.INT32, ir.DataType.INT64)
+"""What holds any number of elements: others wrap, or round."""
+
 
 class Progression(NamedTuple):
     """start, start + step, start + 2 * step, ..."""
@@ -25,7 +28,7 @@ def progression(g: Builder, x: Val, count: Any = 1) -> Progression | None:
 
 
 def _read(known: dict[int, Any], value: ir.Value | None, count: Any) -> Progression | None:
-    if value is None or value.shape is None or sum(d != 1 for d in value.shape) > 1:
+    if value is None or value.dtype not in WIDE or value.shape is None or sum(d != 1 for d in value.shape) > 1:
         return None
     if id(value) in known:
         return Progression(known[id(value)], 0)

@@ -202,3 +202,11 @@ def test_the_first_rows_of_a_table():
         assert [node.op_type for node in model.graph.node] == ["Shape", "Slice", "Add"]
         model = check_at_sizes(fn, "f32[B,T,16]", sizes=[*sizes, {"B": 1, "T": 60}], empty="B", rtol=0, atol=0)
         assert "Less" not in {node.op_type for node in model.graph.node}  # none of the numbers is negative
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.bool_, jnp.float16])
+def test_counters_in_narrow_types_are_not_even_steps(dtype):
+    sizes = [{"B": 1, "T": t} for t in (2, 5, 300)]
+    for last in (jnp.int32, jnp.uint8):
+        fn = lambda x, last=last: x[:, jnp.arange(x.shape[1]).astype(dtype).astype(last)]  # noqa: E731
+        check_at_sizes(fn, "f32[B,T,4]", sizes=sizes, rtol=0, atol=0)
