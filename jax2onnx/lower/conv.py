@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from jax2onnx import compat
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import is_static
@@ -140,6 +141,9 @@ def _conv_transpose(
     before, behind = [max(-c, 0) for c in cut[: len(reach)]], [max(-c, 0) for c in cut[len(reach) :]]
     is_short = not any(before) and all(b < stride for b, stride in zip(behind, lhs_dilation, strict=True))
     cut = [max(c, 0) for c in cut]
+    reached = [d - lo - hi for d, lo, hi in zip(shape[2:], before, behind, strict=True)]
+    if not is_short and not all(map(compat.dims.is_positive, reached)):  # some elements are cut off, others added
+        return None
     out_features, in_features = kernel.shape[0] // groups, kernel.shape[1]
     space = kernel.shape[2:]
     axes = tuple(range(2, kernel.rank))
@@ -151,11 +155,6 @@ def _conv_transpose(
     weights = g.transpose(weights, [0, 2, 1, *range(3, n + 3)])
     weights = g.reshape(weights, (groups * in_features, out_features, *space))
     result = (x.shape[0], groups * out_features, *shape[2:])
-    reached = (
-        result
-        if is_short
-        else (*result[:2], *(d - lo - hi for d, lo, hi in zip(shape[2:], before, behind, strict=True)))
-    )
     y = g.op(
         "ConvTranspose",
         x,
@@ -166,6 +165,6 @@ def _conv_transpose(
         output_padding=tuple(behind) if is_short and any(behind) else None,
         dilations=tuple(rhs_dilation) if set(rhs_dilation) != {1} else None,
         group=groups if groups != 1 else None,
-        out=(reached, x.dtype),
+        out=(result if is_short else (*result[:2], *reached), x.dtype),
     )
     return y if is_short else g.Pad(y, np.asarray([0, 0, *before, 0, 0, *behind]), out=(result, x.dtype))

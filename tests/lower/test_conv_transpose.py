@@ -30,3 +30,13 @@ def test_windows_beyond_all_elements(pads: tuple, groups: int) -> None:
     model = check(fn, x, dims=[("B", 4, "H", "W")], rtol=1e-5, atol=1e-5)
     check_run(model, fn, x[:1, :, :2], rtol=1e-5, atol=1e-5)
     assert [n.op_type for n in model.graph.node if n.op_type != "Add"] == ["ConvTranspose", *PADS[pads]]
+
+
+@pytest.mark.parametrize("pads", [(-4, 3), (3, -4), (7, -6), (-3, 4), (-3, 1)])
+def test_no_window_reaches_an_element(pads: tuple[int, int]) -> None:
+    x, w = np.ones((1, 2, 2), np.float32), np.ones((3, 2, 1), np.float32)
+
+    def fn(x: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, w, (1,), [pads], lhs_dilation=(2,))
+
+    check(fn, x)
