@@ -166,9 +166,9 @@ def _grouped(candidate: ir.Value, variance: ir.Value) -> Grouped | None:
         return _of_axes(x, axes)
     # The statistics of groups, repeated for each channel of the group.
     difference = producer(candidate, "Sub")
-    if difference is None or difference.inputs[0] is None:
+    x = difference.inputs[0] if difference is not None else None
+    if difference is None or x is None or len(dims(x)) < 2:
         return None
-    x = difference.inputs[0]
     mean, spread = _repeated(difference.inputs[1], x), _repeated(variance, x)
     if mean is None or spread is None:
         return None

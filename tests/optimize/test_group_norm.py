@@ -225,3 +225,10 @@ def test_normalization_mode(mode, expected):
 def test_no_group_normalization_before_its_opset():
     model = check(of_linen(nn.GroupNorm(4)), X, normalization_mode="prefer_native", opset=20, rtol=1e-4, atol=1e-5)
     assert NATIVE & set(ops(model)) == {"InstanceNormalization"}
+
+
+def test_a_number_normalized_by_the_statistics_of_others():
+    def fn(x: Any, y: Any) -> Any:
+        return (x - y.mean()) * lax.rsqrt(y.var() + 1e-3)
+
+    check(fn, np.float32(3), X, rtol=1e-4, atol=1e-5)
