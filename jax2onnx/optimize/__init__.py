@@ -65,6 +65,17 @@ RECOGNISE = [
     attention.RULES,
     rotary.RULES,
 ]
+LAST = [
+    simplify.LAST,
+    integers.LAST,
+    slices.LAST,
+    convolution.LAST,
+    layout.LAST,
+    division.LAST,
+    spans.LAST,
+    ends.LAST,
+    turns.LAST,
+]
 NORMALIZE = {
     "auto": [normalization.RULES, group_norm.RULES],
     "prefer_native": [normalization.RULES, group_norm.NATIVE, batch_norm.RULES],
@@ -108,8 +119,7 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    last = [simplify.LAST, integers.LAST, slices.LAST, layout.LAST, division.LAST, spans.LAST, ends.LAST, turns.LAST]
-    counts.update(Rewriter(model, last).run())
+    counts.update(Rewriter(model, LAST).run())
     counts["keep_single_axes"] = keep_single_axes(model)
     repeating = (
         integers.remainder_by_division,

@@ -20,6 +20,7 @@ rewrites = RULES.rewrites
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+PAD_AXES_OPSET = 18
 MAX_STEPS = 3
 """How many steps behind a convolution are looked through."""
 
@@ -199,6 +200,22 @@ def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
             attributes["count_include_pad"] = 1
     attributes["pads"] = merged
     return r.op(node.op_type, pad.inputs[0], *node.inputs[1:], like=node.outputs[0], **attributes)
+
+
+LAST = RuleSet()
+
+
+@LAST.rewrites("AveragePool", given=first("Pad"))
+def keep_padding_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A Pad that is left says which axes it pads: else ONNX Runtime makes it the padding of the pool, also where that
+    is not smaller than the window, and then does not load the model."""
+    pad = producer(node.inputs[0], "Pad")
+    if pad is None or len(pad.inputs) > 3 or r.opset < PAD_AXES_OPSET or only_user(pad.outputs[0]) is None:
+        return None
+    operands = (*pad.inputs, None)[:3]
+    axes = r.const(range(len(dims(pad.outputs[0]))), np.int64)
+    padded = r.op("Pad", *operands, axes, like=pad.outputs[0], **values_of(pad))
+    return r.op("AveragePool", padded, like=node.outputs[0], **values_of(node))
 
 
 @rewrites("Div", given=first("Mul"))

@@ -91,6 +91,14 @@ def test_average_pool():
     assert [n.op_type for n in model.graph.node] == ["Transpose", "AveragePool", "Transpose"]
 
 
+@pytest.mark.parametrize("pads", [((2, 0), (0, 0)), ((1, 1), (0, 4))])
+def test_average_pool_of_what_is_padded_by_more_than_a_window(pads):
+    def fn(x):
+        return lax.reduce_window(jnp.pad(x, [(0, 0), (0, 0), *pads]), 0.0, lax.add, (1, 1, 2, 2), (1, 1, 1, 1), "VALID")
+
+    check(fn, array(1, 2, 3, 3))
+
+
 def average(x, kernel, strides, padding):
     """As libraries average over windows without counting the padding."""
     dims, steps = (1, *kernel, 1), (1, *strides, 1)
