@@ -37,3 +37,11 @@ def use_instead(uses: Iterable[ir.Usage], value: ir.Value | None) -> None:
     """Let these uses of some value be uses of this one."""
     for use in tuple(uses):
         use.node.replace_input_with(use.idx, value)
+
+
+def output_positions(graph: ir.Graph) -> dict[ir.Value, list[int]]:
+    """Where each of the results of a graph is among them: it may have thousands, and they are asked for one by one."""
+    positions: dict[ir.Value, list[int]] = {}
+    for i, value in enumerate(graph.outputs.copy()):
+        positions.setdefault(value, []).append(i)
+    return positions

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from jax2onnx.decompose.registry import DECOMPOSITIONS
-from jax2onnx.graphs import all_nodes, roots, use_instead
+from jax2onnx.graphs import all_nodes, output_positions, roots, use_instead
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.session import Session
@@ -34,20 +34,31 @@ def composite(g: Builder, x: Val, **_: Any) -> Val:
 
 def write_out(session: Session, model: ir.Model) -> int:
     """Replace every composite node by its definition; how many there were."""
-    count = 0
+    written: dict[ir.Graph, list[tuple[ir.Node, ir.Value]]] = {}
     for graph in roots(model):
         for node in all_nodes(graph):
             if node.domain == DOMAIN:
-                _write_out(session, node, in_function=graph is not model.graph)
-                count += 1
+                assert node.graph is not None
+                result = _write_out(session, node, in_function=graph is not model.graph)
+                written.setdefault(node.graph, []).append((node, result))
+    for graph, replaced in written.items():
+        positions = output_positions(graph)
+        for node, result in replaced:
+            (old,) = node.outputs
+            for i in positions.get(old, ()):
+                graph.outputs[i] = result
+            if old in positions:
+                result.name, old.name = old.name, None
+        graph.remove([node for node, _ in replaced], safe=True)
     known = {id(v) for v in model.graph.initializers.values()}
     for value in session.initializers:
         if id(value) not in known and value.uses():
             model.graph.register_initializer(value)
-    return count
+    return sum(map(len, written.values()))
 
 
-def _write_out(session: Session, node: ir.Node, *, in_function: bool) -> None:
+def _write_out(session: Session, node: ir.Node, *, in_function: bool) -> ir.Value:
+    """What a composite node computes, in nodes before it, for all nodes that use its result."""
     primitive, shape, dtype = node.meta[_OPERAND]
     (operand,) = node.inputs
     assert operand is not None and node.graph is not None
@@ -61,15 +72,8 @@ def _write_out(session: Session, node: ir.Node, *, in_function: bool) -> None:
     if result.value.producer() is None:  # a definition that returns its operand
         result = g.Identity(result)
     node.graph.insert_before(node, g.nodes)
-    (old,) = node.outputs
-    new_value = result.value
-    if old.is_graph_output():
-        for i, output in enumerate(node.graph.outputs):
-            if output is old:
-                node.graph.outputs[i] = new_value
-        new_value.name, old.name = old.name, None
-    use_instead(old.uses(), new_value)
-    node.graph.remove(node, safe=True)
+    use_instead(node.outputs[0].uses(), result.value)
+    return result.value
 
 
 def _definition(primitive: Any) -> Any:

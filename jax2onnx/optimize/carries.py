@@ -6,9 +6,12 @@ carries behind that are only passed on; and libraries count what most programs d
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 import onnx_ir as ir
 
-from jax2onnx.graphs import bodies, roots, use_instead
+from jax2onnx.graphs import bodies, output_positions, roots, use_instead
 from jax2onnx.optimize.queries import attribute, used_values
 
 
@@ -41,13 +44,14 @@ class _Loop:
 
     def drop(self) -> int:
         """Take out what is needless; how much that was."""
-        fixed = [i for i in range(self.count) if self._is_fixed(i)]
-        for i in fixed:
+        results = Counter(self.body.outputs.copy())
+        fixed = {i for i in range(self.count) if self._is_fixed(i, results)}
+        for i in sorted(fixed):
             start = self.node.inputs[self.first_in + i]
             use_instead(self._inside(i).uses(), start)
             use_instead(self.node.outputs[i].uses(), start)
         alive = self._alive()
-        dropped = [i for i in range(self.count) if i in fixed or i not in alive]
+        dropped = {i for i in range(self.count) if i in fixed or i not in alive}
         if len(dropped) == len(self.node.outputs):  # which nothing uses
             return 0
         if dropped:
@@ -57,14 +61,14 @@ class _Loop:
     def _inside(self, i: int) -> ir.Value:
         return self.body.inputs[self.first_in + i]
 
-    def _is_fixed(self, i: int) -> bool:
+    def _is_fixed(self, i: int, results: Mapping[ir.Value, int]) -> bool:
         """Is a carry passed on as it is? Not if it is another result of the body, or of the graph, as well."""
         own, inside = self.body.outputs[self.first_out + i], self._inside(i)
         passed = own
         while (source := passed.producer()) is not None and source.op_type == "Identity":
             passed = source.inputs[0]  # type: ignore[assignment]
-        others = [v for v in self.body.outputs if v is not own]
-        if passed is not inside or inside in others or own in others or self.node.outputs[i].is_graph_output():
+        is_another = results[own] > 1 or (inside is not own and inside in results)
+        if passed is not inside or is_another or self.node.outputs[i].is_graph_output():
             return False
         return self.node.inputs[self.first_in + i] is not None
 
@@ -101,9 +105,11 @@ class _Loop:
             node.replace_input_with(i, value)
         outputs = list(node.outputs)
         _choose(outputs, 0, self.count, kept)
+        assert node.graph is not None
+        positions = output_positions(node.graph)
         for place, moved in zip(node.outputs, outputs, strict=False):
             if place is not moved:
-                _take_over(place, moved)
+                _take_over(place, moved, node.graph, positions.get(moved, ()))
         node.resize_outputs(len(outputs))
 
 
@@ -111,15 +117,13 @@ def _choose(values: list, first: int, count: int, kept: list[int]) -> None:
     values[first : first + count] = [values[first + i] for i in kept]
 
 
-def _take_over(place: ir.Value, moved: ir.Value) -> None:
-    """Let a value be what another was, for all that use it."""
+def _take_over(place: ir.Value, moved: ir.Value, graph: ir.Graph, positions: Sequence[int]) -> None:
+    """Let a value be what another was, for all that use it; it has these `positions` among the results of the graph."""
     place.shape, place.type = moved.shape, moved.type
     place.meta.clear()
     place.meta.update(moved.meta)
     use_instead(moved.uses(), place)
-    if moved.is_graph_output():
-        graph = moved.producer().graph  # type: ignore[union-attr]
-        positions = [i for i, output in enumerate(graph.outputs) if output is moved]
+    if positions:
         for i in positions:
             graph.outputs[i] = place
         place.name, moved.name = moved.name, None

@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute
-from jax2onnx.graphs import all_nodes, bodies, roots, use_instead
+from jax2onnx.graphs import all_nodes, bodies, output_positions, roots, use_instead
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.queries import KNOWN, as_shape, dims, used_values
 
@@ -133,6 +133,7 @@ class Rewriter:
         self._generations: dict[ir.Node, int] = {}  # of the nodes that rules have made
         self._dead: dict[ir.Node, None] = {}  # nodes that use nothing any more, and are removed in the end
         self._constants: dict[Any, ir.Value] = {}
+        self._output_positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}  # of the graphs that were looked at
         self._functions: set[int] = set()  # ids of the graphs that cannot see the main graph's initializers
 
     def run(self) -> Counter[str]:
@@ -238,9 +239,12 @@ class Rewriter:
                 graph.insert_before(producer, identity)
                 use_instead(old.uses(), new)
                 new = output
-            for i, output_value in enumerate(graph.outputs):
-                if output_value is old:
-                    graph.outputs[i] = new
+            if graph not in self._output_positions:
+                self._output_positions[graph] = output_positions(graph)
+            positions = self._output_positions[graph]
+            positions[new] = positions.pop(old)
+            for i in positions[new]:
+                graph.outputs[i] = new
             new.name, old.name = old.name, None
         use_instead(old.uses(), new)
 

@@ -42,12 +42,13 @@ def unit_reshape(value: ir.Value | None, for_node: ir.Node | None = None) -> ir.
     node = producer(value, *RESHAPES)
     if node is None or value is None or value.is_graph_output():
         return None
-    others = [use.node for use in value.uses() if use.node is not for_node]
     if for_node is None:
-        if len(others) != 1:
+        if len(value.uses()) != 1:
             return None
-    elif any(other.op_type not in BINARY or for_node.outputs[0] not in other.inputs for other in others):
-        return None
+    else:
+        others = [use.node for use in value.uses() if use.node is not for_node]
+        if any(other.op_type not in BINARY or for_node.outputs[0] not in other.inputs for other in others):
+            return None
     x = node.inputs[0]
     assert x is not None
     return x if _core(dims(x)) == _core(dims(value)) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from collections.abc import Callable
 from typing import Any
 
@@ -62,3 +63,33 @@ def test_axes_of_size_1_between_transposes() -> None:
         return y[..., 0].transpose(0, 2, 1)
 
     assert [node.op_type for node in check(fn, X).graph.node] == ["Reshape", "Transpose"]
+
+
+MANY: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "outputs that are replaced": (lambda x: [x[i] for i in range(len(x))], lambda n: np.ones((n, 2), np.float32)),
+    "outputs that are written out": (lambda x: [jnp.log1p(v) for v in x], lambda n: [X] * n),
+    "carries": (
+        lambda xs: jax.lax.scan(lambda c, _: ([jnp.sin(x) + i for i, x in enumerate(c)], None), xs, None, length=2)[0],
+        lambda n: [X] * n,
+    ),
+    "carries of which some are dropped": (
+        lambda xs: jax.lax.scan(lambda c, _: ([-x if i % 2 else x for i, x in enumerate(c)], None), xs, None, 2)[0],
+        lambda n: [X] * n,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_results(name: str) -> None:
+    """To find one of them must not mean to look at all the others: the calls of functions are counted."""
+    fn, argument = MANY[name]
+    check(fn, argument(5))
+
+    def calls(n: int) -> int:
+        profile = cProfile.Profile()
+        x = argument(n)
+        profile.runcall(to_onnx, fn, [x], return_mode="ir")
+        return sum(entry.callcount for entry in profile.getstats())
+
+    calls(10)
+    assert calls(600) < 2.15 * calls(300)
