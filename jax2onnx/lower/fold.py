@@ -20,6 +20,9 @@ from jax2onnx.lower.context import Val
 MAX_BYTES = 16 * 1024
 """Larger results are computed by the model: a broadcast constant is not blown up."""
 
+MAX_INDEX_BYTES = 4 * 1024 * 1024
+"""Of indices that are as large before as after it, arithmetic is not left to the model: they do not grow."""
+
 MAX_STEPS = 100_000
 """An equation that takes more than so many others, as a loop does, is computed by the model."""
 
@@ -82,6 +85,7 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
 }
 
 FLOATS = (np.float32, np.float64)
+INDICES = (np.int32, np.int64, np.bool_)
 
 NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
     lax.div_p: _plain(np.divide),
@@ -105,9 +109,11 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
             return None
     if eqn.primitive in compat.kinds.CALL_PRIMITIVES:
         return None
-    if eqn.effects or not all(_is_small(v.aval) for v in eqn.outvars) or not _ends_soon(eqn):
-        return None
     arrays = [o.const for o in operands]
+    if eqn.effects or not (all(_is_small(v.aval) for v in eqn.outvars) or _is_on_indices(eqn, arrays)):
+        return None
+    if not _ends_soon(eqn):
+        return None
     numpy_rule = NUMPY.get(eqn.primitive)
     if numpy_rule is None and all(a is not None and a.dtype in FLOATS for a in arrays):
         numpy_rule = NUMPY_ON_FLOATS.get(eqn.primitive)
@@ -148,10 +154,18 @@ def _is_empty(aval: Any) -> bool:
     return all(isinstance(dim, int) for dim in aval.shape) and 0 in aval.shape
 
 
-def _is_small(aval: Any) -> bool:
+def _is_small(aval: Any, limit: int = MAX_BYTES) -> bool:
     size = 1
     for dim in aval.shape:
         if not isinstance(dim, int):
             return False
         size *= dim
-    return size * getattr(aval.dtype, "itemsize", 8) <= MAX_BYTES
+    return size * getattr(aval.dtype, "itemsize", 8) <= limit
+
+
+def _is_on_indices(eqn: Any, arrays: Sequence[Any]) -> bool:
+    """Is it a step on the way from known indices to others? (Integers of fewer bits may be weights.)"""
+    if eqn.primitive not in NUMPY or any(a.dtype not in INDICES for a in arrays):
+        return False
+    limit = min(max((a.nbytes for a in arrays), default=0), MAX_INDEX_BYTES)
+    return all(v.aval.dtype in INDICES and _is_small(v.aval, limit) for v in eqn.outvars)

@@ -1,8 +1,9 @@
 """Columns and inner axes, which ONNX Runtime often goes through element by element, become rows before.
 
 It adds up the rows of a matrix of few columns that way: 12,288 rows of 8 numbers in 550 us, their transpose in 12 + 8.
-It takes 90 us for one column of them, and 2 for a row of the transpose. And before a Softmax it moves the axis to the
-end itself, slowly, unless the axis is the last but one.
+It takes 90 us for one column of them, and 2 for a row of the transpose, and 45 ms for 1,200 columns of 512 rows of 20,
+0.7 by way of the transpose. And before a Softmax it moves the axis to the end itself, slowly, unless the axis is the
+last but one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet
-from jax2onnx.optimize.queries import attribute, axes_of, dims, scalar
+from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, scalar
 
 LAST = RuleSet()
 
@@ -23,6 +24,9 @@ MANY = 8 * 1024
 
 FEW_COLUMNS = 32
 """With more columns than that, whole rows are added at once."""
+
+FEW_ROWS = 8
+"""With fewer rows than that, a column is too short to be copied at once. Then an index for each element is faster."""
 
 
 @LAST.rewrites("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
@@ -69,6 +73,31 @@ def take_column(r: Rewriter, node: ir.Node) -> ir.Value | None:
     perm = [axis, *range(axis)]
     rows = r.op("Transpose", x, like=x, shape=[columns, *shape[:-1]], perm=perm)
     return r.op("Gather", rows, index, like=y, axis=0)
+
+
+@LAST.rewrites("Gather", given=lambda origins: origins[1] == KNOWN)
+def take_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Known columns of several rows."""
+    x, index, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    known = constant(index)
+    if x is None or index is None or known is None or not known.ndim or likely_size(dims(y)) < MANY:
+        return None
+    shape, axis = dims(x), attribute(node, "axis", 0) % len(dims(x))
+    rows = shape[:-1]
+    if axis < len(shape) - 1 or likely_size(rows) <= 1:
+        return None
+    if likely_size(rows) < FEW_ROWS:
+        if not all(isinstance(d, int) for d in rows):
+            return None
+        wanted = [*rows, known.size]
+        flat = r.moved(known.reshape(-1), index)
+        indices = r.op("Expand", flat, r.const(wanted, np.int64), like=index, shape=wanted)
+        found = r.op("GatherElements", x, indices, like=y, shape=wanted, axis=axis)
+        return found if known.ndim == 1 else r.op("Reshape", found, r.const(dims(y), np.int64), like=y)
+    turned = r.op("Transpose", x, like=x, shape=[shape[-1], *rows], perm=[axis, *range(axis)])
+    columns = r.op("Gather", turned, index, like=y, shape=[*known.shape, *rows], axis=0)
+    perm = [*range(known.ndim, known.ndim + axis), *range(known.ndim)]
+    return r.op("Transpose", columns, like=y, perm=perm)
 
 
 @LAST.rewrites("Softmax", "LogSoftmax")

@@ -28,3 +28,16 @@ def test_known_operands_of_what_numpy_computes():
         return moved, chosen, pairs, [~mask, -a, small * small, lax.max(small, -small), lax.abs(a), lax.square(a)], x
 
     check(fn, np.float32(1))
+
+
+def test_known_indices_are_evaluated_whatever_their_size():
+    index = np.arange(9000).reshape(90, 100) * 7 % 40 - 20  # more than is evaluated if the result may be larger
+
+    def fn(x, table):
+        quantized = jnp.asarray(index.astype(np.int8))
+        return x[jnp.asarray(index) + 1], (quantized + 1).astype(np.float32) * table
+
+    model = check(fn, np.arange(21, dtype=np.float32), np.float32(2))
+    operators = [node.op_type for node in model.graph.node]
+    assert operators.count("Add") == 1  # of weights
+    assert not {"Where", "Clip", "Less"} & set(operators)

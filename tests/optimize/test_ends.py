@@ -82,3 +82,37 @@ def test_one_of_few_columns() -> None:
     assert operators(model).count("Transpose") == 1
     assert "Transpose" not in operators(check(lambda p: p[..., 0], points[0], rtol=0, atol=0))
     check(lambda p: p[..., 1], points, dims=[("B", "N", 3)], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "index"),
+    [
+        ((300,), (50,)),
+        ((300,), (5, 10)),
+        ((20, 30), (4, 5)),
+        ((3,), (4000,)),
+        ((2, 2), (40, 60)),
+        ((1,), (9000,)),
+        ((300,), ()),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, bool])
+def test_known_columns(rows: tuple[int, ...], index: tuple[int, ...], dtype: type) -> None:
+    known = rng.integers(-7, 7, index)
+    x = rng.integers(0, 2, (*rows, 7)).astype(dtype)
+    check(lambda x: x[..., known], x)
+    check(lambda x: x[..., known], x, dims=[("B", *rows[1:], 7)])
+
+
+def test_known_columns_are_rows_first() -> None:
+    known = np.arange(60).reshape(6, 10)[::-1] % 20
+    x = rng.normal(size=(300, 20)).astype(np.float32)
+    model = check(lambda x: x[:, known], x)
+    assert operators(model) == ["Transpose", "Gather", "Transpose"]
+    many = np.tile(known, 100)
+    model = check(lambda x: x[:, many], x, dims=[("B", 20)])
+    assert operators(model) == ["Transpose", "Gather", "Transpose"]
+    model = check(lambda x: x[:, known], x[:10])  # too few to pay for it
+    assert operators(model) == ["Gather"]
+    model = check(lambda x: x[:, many], x[:3])  # a column of three is no more than its elements
+    assert operators(model) == ["Expand", "GatherElements", "Reshape"]
