@@ -225,7 +225,7 @@ def _along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
     if not _has_windows(w):
         return _pick(g, x, as_val(g, start), axis), [*before, *w.batch_axes, *behind]
     index = as_val(g, add(g, start, counter(g, w.sizes[axis])))  # the last axis of `start` has size 1
-    return g.Gather(x, index, axis=axis), [*before, *w.batch_axes, axis, *behind]
+    return _pick(g, x, index, axis), [*before, *w.batch_axes, axis, *behind]
 
 
 def _elements_along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:

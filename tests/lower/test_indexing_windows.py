@@ -137,3 +137,17 @@ def test_halo_cells(dtype: Any, opset: int | None) -> None:
         return x.at[:, 3:-4].add(-jnp.diff(flux, axis=1))
 
     check(step, x, np.int32(1), opset=opset, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1000,), (1, 1000), (2, 500)])
+def test_overlapping_frames_are_read_element_by_element(shape: tuple[int, ...]) -> None:
+    """In ONNX Runtime that is ten times as fast as a Gather of single elements. (Of two rows, the index would grow.)"""
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+    def frames(x: Any, shift: Any = 0) -> Any:
+        return jax.vmap(lambda i: lax.dynamic_slice_in_dim(x, i, 64, axis=-1))(32 * jnp.arange(12) + shift)
+
+    model = check(frames, x)
+    assert ("Gather" in [n.op_type for n in model.graph.node]) == (shape[0] == 2)
+    model = check(frames, x, np.int32(70))
+    assert "Gather" not in [n.op_type for n in model.graph.node]
