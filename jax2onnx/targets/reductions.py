@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import likely_size
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.emitter import Emitter, dims_of, dtype_of
 from jax2onnx.targets.plans import expands
@@ -20,6 +21,12 @@ INT64 = ir.DataType.INT64
 INTEGERS = "i8 i16 i32 i64 u8 u16 u32 u64"
 # How many bits a sum may have before it is rounded or wraps.
 SUM_BITS = {ir.DataType.INT32: 31, INT64: 53}
+
+STORED_ONES = 1024
+"""More ones than that are not stored."""
+
+MANY_SUMS = 256
+"""So many sums are two to five times as fast with a column of ones as with a vector."""
 
 
 def reduced_axes(node: ir.Node) -> list[int]:
@@ -99,9 +106,15 @@ def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Va
     else:
         positions = list(axes)
     for axis in reversed(positions):
-        ones = ones_like_axis(e, x, axis)
-        is_last = axis == len(dims) - 1
+        is_last, size = axis == len(dims) - 1, dims[axis]
         del dims[axis]
+        if is_last and isinstance(size, int) and size <= STORED_ONES and likely_size(dims) >= MANY_SUMS:
+            column = e.MatMul(x, e.const(np.ones((size, 1), dtype_of(x).numpy())), shape=[*dims, 1])
+            if axes == [axis] and node.attributes.get_int("keepdims", 1):
+                return column
+            x = e.Squeeze(column, e.const(np.array([-1])), shape=dims)
+            continue
+        ones = ones_like_axis(e, x, axis)
         x = e.MatMul(x, ones, shape=dims) if is_last else e.MatMul(ones, x, shape=dims)
     if not axes:
         return e.Identity(x)
@@ -113,7 +126,7 @@ def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Va
 def ones_like_axis(e: Emitter, x: ir.Value, axis: int) -> ir.Value:
     """As many ones as `x` has elements along an axis."""
     size, dtype = dims_of(x)[axis], dtype_of(x)
-    if isinstance(size, int) and size <= 1024:
+    if isinstance(size, int) and size <= STORED_ONES:
         return e.const(np.ones(size, dtype.numpy()))
     length = (
         e.const(np.array([size]))

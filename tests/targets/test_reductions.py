@@ -10,6 +10,7 @@ import pytest
 
 from jax2onnx import runtime
 from jax2onnx.errors import UnsupportedError
+from tests import helpers
 from tests.targets.one_node import BOOL, F32, FLOATS, HALVES, INTEGERS, build, check, checked, extreme, hard, mild
 from tests.targets.test_elementwise import cases, widely
 
@@ -111,6 +112,18 @@ def test_small_sums_stay() -> None:
     graph = ir.Graph([mask], [total], nodes=nodes, initializers=[axes], opset_imports={"": 23}, name="g")
     proto = checked(ir.Model(graph, ir_version=10))
     assert [n.op_type for n in proto.graph.node] == ["Cast", "ReduceSum"]
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axes", [(1,), (0, 1)])
+def test_many_sums_are_columns(axes: tuple[int, ...], keepdims: bool) -> None:
+    """A product with a column of ones, which wraps as well."""
+    x = np.resize(hard(np.dtype("i4")), (300, 6))
+    model = helpers.check(lambda x: x.sum(axes, keepdims=keepdims), x)
+    first = model.graph.node[0]
+    assert first.op_type == "MatMul"
+    assert [list(t.dims) for t in model.graph.initializer if t.name == first.input[1]] == [[6, 1]]
+    assert len(model.graph.node) == (len(axes) == 1 and 2 - keepdims or 3 + keepdims)
 
 
 @pytest.mark.parametrize(("op", "dtype", "opset"), cases(["ArgMax", "ArgMin"]))
