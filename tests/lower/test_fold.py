@@ -34,7 +34,7 @@ def test_known_indices_are_evaluated_whatever_their_size():
     index = np.arange(9000).reshape(90, 100) * 7 % 40 - 20  # more than is evaluated if the result may be larger
 
     def fn(x, table):
-        quantized = jnp.asarray(index.astype(np.int8))
+        quantized = jnp.asarray(np.tile(index, 3).astype(np.int8))
         return x[jnp.asarray(index) + 1], (quantized + 1).astype(np.float32) * table
 
     model = check(fn, np.arange(21, dtype=np.float32), np.float32(2))
