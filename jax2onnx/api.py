@@ -151,7 +151,7 @@ def to_onnx(
     source = source_of(fn)
     arguments = specs if weights is None else [weight_specs(weights), *specs]
     wide = enable_double_precision or jax.config.jax_enable_x64 or needs_x64(arguments)
-    with compat.evaluation.x64(wide):
+    with compat.evaluation.x64(wide), jax.disable_jit(False):  # so that loops stay loops
         if random == "noise":
             noisy = noise_as_input(source.fn, arguments, input_params or {})
             source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs

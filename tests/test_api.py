@@ -270,6 +270,15 @@ def test_same_program_same_bytes():
     assert first == second
 
 
+def test_loops_stay_loops_where_jit_is_disabled():
+    def fn(x):
+        return lax.scan(lambda total, t: (jax.nn.relu(total + t), total * t), 0.0, x)[1]
+
+    expected = to_onnx(fn, [("T",)])
+    with jax.disable_jit():
+        assert to_onnx(fn, [("T",)]) == expected
+
+
 def test_threads_do_not_disturb_each_other():
     sizes = range(1, 9)
     alone = [to_onnx(_program(n), [("B", 3)], enable_double_precision=n % 2 == 0).SerializeToString() for n in sizes]
