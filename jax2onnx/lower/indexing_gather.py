@@ -201,16 +201,17 @@ def _even_steps(g: Builder, w: Windows, x: Val, indices: Val) -> Labelled | None
     length = count if many else w.sizes[axis]
     (start, step), size, last = line, w.shape[axis], line.start + (length - 1) * line.step
     low, high = ends(line, length)
-    if not compat.dims.is_at_least(low, 0) or not compat.dims.is_at_least(size - 1 - high, 0):
+    # There may be none, and then the first is not in between: it must not be negative, which counts from the end.
+    if not all(compat.dims.is_at_least(d, 0) for d in (low, start, size - 1 - high)):
         return None
     rest = size - 1 - last if step > 0 else last
     is_open = compat.dims.is_at_least(abs(step) - 1 - rest, 0)
     if is_open:
         end = TO_THE_END if step > 0 else TO_THE_FRONT
-    else:
-        end = last + 1 if step > 0 else last - 1 - size  # so that -1 is the place before the first
+    else:  # also if there are none; from the end where it may be a place before the first
+        end = start + length * step - (size if step < 0 else 0)
     from_end = compat.dims.simplest_dim(start - size)
-    begin = from_end if isinstance(from_end, int) else start
+    begin = from_end if isinstance(from_end, int) and from_end < 0 else start
     if is_one(length) and isinstance(begin, int) and axis not in w.order:
         return g.Gather(x, np.asarray(begin), axis=axis), [a for a in range(x.rank) if a != axis]
     shape = tuple(length if a == axis else d for a, d in enumerate(x.shape))

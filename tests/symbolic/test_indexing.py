@@ -177,6 +177,8 @@ EVEN_STEPS = {
     "from the last, backwards": (lambda x: x[:, -1::-3], None),
     "an even number": (lambda x: x[:, jnp.arange(x.shape[1] // 2) * 2 + 1], None),
     "a table": (lambda x: x[:, (jnp.arange(x.shape[1])[:, None] * 0 + jnp.arange(x.shape[1])).reshape(-1)], None),
+    "in between, none of two": (lambda x: x[:, -3:-2:2], None),
+    "in between, backwards": (lambda x: x[:, -2:-3:-2], None),
     "one of the last": (lambda x: x[:, -2], None),  # the first, if there is one
 }
 
