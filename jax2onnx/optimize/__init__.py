@@ -17,6 +17,7 @@ from jax2onnx.optimize import (
     attention,
     batch_norm,
     bidirectional,
+    comparisons,
     convolution,
     detours,
     division,
@@ -50,7 +51,16 @@ from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
-TIDY = [simplify.RULES, slices.RULES, fold.RULES, integers.RULES, intervals.RULES, indices.RULES, normalization.MEANS]
+TIDY = [
+    simplify.RULES,
+    slices.RULES,
+    fold.RULES,
+    integers.RULES,
+    intervals.RULES,
+    indices.RULES,
+    comparisons.RULES,
+    normalization.MEANS,
+]
 MOVE = [units.RULES, layout.RULES, matmul.RULES, groups.RULES, detours.RULES, pixels.RULES]
 RECOGNISE = [
     indices.PICK,

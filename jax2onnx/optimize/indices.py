@@ -54,6 +54,18 @@ def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | Non
     return r.op("Clip", index, low, high, like=y)
 
 
+@RULES.rewrites("Clip", given=first("Cast"))
+def clip_before_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """An unsigned index has only one end to be clipped at, and a kernel for it that is right (unlike that of int64)."""
+    cast, low, high = producer(node.inputs[0], "Cast"), *map(scalar, (*node.inputs[1:], None, None)[:2])
+    x, y = cast.inputs[0] if cast is not None else None, node.outputs[0]
+    if cast is None or x is None or x.dtype != ir.DataType.UINT32 or not _keeps_values(cast):
+        return None
+    if low is None or high is None or low > 0 or not 0 <= high <= LIMITS[x.dtype].max:
+        return None
+    return r.op("Cast", r.op("Min", x, r.const(high, np.uint32), like=x), like=y, to=int(y.dtype))  # type: ignore[arg-type]
+
+
 def _keeps_values(cast: ir.Node) -> bool:
     """Can all integers of the dtype that is converted be the same in the other one?"""
     source, target = (LIMITS.get(v.dtype) for v in (cast.inputs[0], cast.outputs[0]))  # type: ignore[union-attr, arg-type]

@@ -10,14 +10,15 @@ import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.intervals import LIMITS, bounds
-from jax2onnx.optimize.queries import attribute, constant, dims, has_many, producer, scalar
+from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, has_many, producer, scalar
 
 RULES = RuleSet()
 LAST = RuleSet()
 """Rules for the end: a Mod says more to the other rules than what it is written out as."""
 
 BITWISE_OPSET = 18
-WIDE = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
+UNSIGNED = (ir.DataType.UINT32, ir.DataType.UINT64)
+WIDE = (ir.DataType.INT32, ir.DataType.INT64, *UNSIGNED)
 
 
 @RULES.rewrites("And", given=some("Less", "Greater"))
@@ -130,14 +131,32 @@ def add_disjoint_bits(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@LAST.rewrites("Mod")
+def _power_of_two(value: ir.Value | None) -> int:
+    """The number that a value is, if it is a power of two, else 0."""
+    number = scalar(value)
+    return int(number) if number is not None and number > 0 and int(number) & (int(number) - 1) == 0 else 0
+
+
+@LAST.rewrites("Div", given=lambda origins: origins[-1] == KNOWN)
+def divide_by_shifting(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """By a power of two, of numbers without a sign: a third of the time."""
+    (x, divisor), y = node.inputs, node.outputs[0]
+    if x is None or y.dtype not in UNSIGNED or dims(x) != dims(y) or not (power := _power_of_two(divisor)):
+        return None
+    return r.op("BitShift", x, r.const(power.bit_length() - 1, y.dtype.numpy()), like=y, direction="RIGHT")
+
+
+@LAST.rewrites("Mod", given=lambda origins: origins[-1] == KNOWN)
 def remainder_by_division(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """x - (x / n) * n, for many elements; it is made positive by hand."""
+    """The last bits; or x - (x / n) * n, for many elements; it is made positive by hand."""
     x, divisor = node.inputs
     y = node.outputs[0]
     known = constant(divisor)
     if known is None or x is None or y.dtype not in WIDE or np.isin(known, (0, -1)).any():
         return None
+    rounds_down = not attribute(node, "fmod", 0) or not y.dtype.is_signed()
+    if rounds_down and dims(x) == dims(y) and r.opset >= BITWISE_OPSET and (power := _power_of_two(divisor)):
+        return r.op("BitwiseAnd", x, r.const(power - 1, known.dtype), like=y)
     if not has_many(y) or dims(x) != dims(y):
         return None
     rest = r.op("Sub", x, r.op("Mul", r.op("Div", x, divisor, like=y), divisor, like=y), like=y)

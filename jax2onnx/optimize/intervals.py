@@ -145,12 +145,21 @@ def _outcome(node: ir.Node) -> bool | None:
 @RULES.rewrites(*COMPARISONS)
 def compare_known_ranges(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A comparison whose outcome is known, of arrays whose size is."""
-    outcome, y = _outcome(node), node.outputs[0]
-    shape = dims(y)
-    if outcome is None or not all(isinstance(d, int) for d in shape):
+    outcome = _outcome(node)
+    return None if outcome is None else everywhere(r, outcome, node)
+
+
+def everywhere(r: Rewriter, answer: bool, node: ir.Node, whole: ir.Value | None = None) -> ir.Value | None:
+    """One answer for all elements of the result of a node, whose shape is that of `whole` or known."""
+    y = node.outputs[0]
+    shape, known = dims(y), r.const(answer, bool)
+    if not shape:
+        return known
+    if all(isinstance(d, int) for d in shape):
+        return r.op("Expand", known, r.const(shape, np.int64), like=y)
+    if whole is None or dims(whole) != shape:
         return None
-    known = r.const(outcome, bool)
-    return r.op("Expand", known, r.const(shape, np.int64), like=y) if shape else known
+    return r.op("Expand", known, r.op("Shape", whole, shape=[len(shape)], dtype=ir.DataType.INT64), like=y)
 
 
 @RULES.rewrites("Where", given=first(*COMPARISONS))

@@ -125,3 +125,22 @@ def test_inside_a_loop() -> None:
         return lax.fori_loop(0, 5, lambda i, c: (c * 3 + i) % 1000 // 7 + (c >> 1), x)
 
     check(jax.vmap(fn), extremes("int32", MANY))
+
+
+@pytest.mark.parametrize("count", [20, MANY])
+def test_division_by_powers_of_two_moves_bits(count: int) -> None:
+    model = check(lambda x: (x // 8, lax.rem(x, jnp.uint32(64))), extremes("uint32", count))
+    assert ops(model) == ["BitShift", "BitwiseAnd"]
+    model = check(lambda x: x // 8, extremes("int32", count))  # negative numbers are rounded down
+    assert "BitShift" not in ops(model)
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 16)])
+def test_unsigned_indices_are_clipped_once(shape: tuple[int, ...]) -> None:
+    table = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    index = extremes("uint32", 100)
+    read = lambda x, i: jax.vmap(lambda j: lax.dynamic_index_in_dim(x, j, keepdims=False))(i)  # noqa: E731
+    model = check(read, table, index)
+    assert ops(model) == ["Min", "Cast", "GatherElements" if len(shape) == 1 else "Gather"]
+    for dtype in ("uint8", "uint64", "int32"):
+        check(read, table, extremes(dtype, 100))

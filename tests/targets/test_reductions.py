@@ -123,7 +123,7 @@ def test_many_sums_are_columns(axes: tuple[int, ...], keepdims: bool) -> None:
     first = model.graph.node[0]
     assert first.op_type == "MatMul"
     assert [list(t.dims) for t in model.graph.initializer if t.name == first.input[1]] == [[6, 1]]
-    assert len(model.graph.node) == (len(axes) == 1 and 2 - keepdims or 3 + keepdims)
+    assert len(model.graph.node) == (2 - keepdims if len(axes) == 1 else 3 + keepdims)
 
 
 @pytest.mark.parametrize(("op", "dtype", "opset"), cases(["ArgMax", "ArgMin"]))

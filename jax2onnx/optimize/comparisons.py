@@ -1,0 +1,67 @@
+"""Comparisons of floats: that 0.0 stands for -0.0, and one NaN for all, makes no difference to them.
+
+JAX makes numbers canonical before it sorts or searches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.attributes import values_of
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.intervals import MAX_SIZE, everywhere
+from jax2onnx.optimize.queries import SPLATS, constant, dims, producer, scalar, splat
+
+RULES = RuleSet()
+
+READS = ("Gather", "GatherElements")
+
+
+@RULES.rewrites("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "IsNaN", given=some("Where"))
+def compare_as_it_was(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Compare what has not been made canonical."""
+    operands = [_original(x) for x in node.inputs if x is not None]
+    if operands == list(node.inputs):
+        return None
+    return r.op(node.op_type, *operands, like=node.outputs[0], **values_of(node))
+
+
+def _original(value: ir.Value) -> ir.Value:
+    """x of x == 0 ? 0 : x, and of IsNaN(x) ? NaN : x, and of both."""
+    where = producer(value, "Where")
+    if where is None:
+        return value
+    condition, number, x = producer(where.inputs[0], "Equal", "IsNaN"), scalar(where.inputs[1]), where.inputs[2]
+    if condition is None or number is None or x is None or dims(x) != dims(value):
+        return value
+    original = _original(x)
+    if condition.inputs[0] is not original:
+        return value
+    if condition.op_type == "IsNaN":
+        return original if np.isnan(number) else value
+    return original if number == 0 and scalar(condition.inputs[1]) == 0 else value
+
+
+@RULES.rewrites("IsNaN", given=first(*READS))
+def none_of_known_numbers(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Numbers that are read from a known array without NaN."""
+    read = producer(node.inputs[0], *READS)
+    table = read.inputs[0] if read is not None else None
+    if table is None or table.const_value is None or table.const_value.size > MAX_SIZE:
+        return None
+    known = constant(table)
+    return None if known is None or np.isnan(known).any() else everywhere(r, False, node, node.inputs[0])
+
+
+DECISIVE = {"And": False, "Or": True}
+
+
+@RULES.rewrites(*DECISIVE, given=some(*SPLATS))
+def decided_by_one(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x and false, x or true."""
+    decisive = DECISIVE[node.op_type]
+    for x, other in (node.inputs, node.inputs[::-1]):
+        if splat(x) == decisive:
+            return everywhere(r, decisive, node, other)
+    return None
