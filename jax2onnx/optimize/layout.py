@@ -106,8 +106,8 @@ def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 def _common_perm(node: ir.Node) -> list[int] | None:
     """The Transpose that can be moved behind a node of several operands, so that no more are left than there were."""
-    found = {v: turn[1] for v in node.inputs if (turn := channels_last(v)) is not None}
-    perm = next(iter(found.values()), None)
+    found = {v: turn for v in node.inputs if (turn := channels_last(v)) is not None}
+    perm = next((perm for _, perm in found.values()), None)
     if perm is None or len(perm) != len(dims(node.outputs[0])):
         return None
     if _all_follow(node, perm, ()):
@@ -115,6 +115,8 @@ def _common_perm(node: ir.Node) -> list[int] | None:
     others = [v for v in {*node.inputs} if v is not None and not _follows(v, perm, ())]
     if any(v.const_value is not None or len(dims(v)) != len(perm) for v in others):
         return None
+    if any(x in others for x, _ in found.values()):
+        return None  # x + x.T would become the same again, for ever
     saved = sum(only_user(v) is node for v in found)
     added = sum(not _turns(v, _inverse(perm)) for v in others)
     # Fewer, not as many: with three axes, a Transpose is its own inverse, and would go back and forth.

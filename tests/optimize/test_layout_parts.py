@@ -200,3 +200,15 @@ def test_in_the_body_of_a_loop():
     model = check(fn, image(4, 4), **CLOSE)
     body = next(a.g for n in model.graph.node for a in n.attribute if a.name == "body")
     assert counted(body)["Transpose"] == 2  # of the carry, which is channels-last
+
+
+@pytest.mark.parametrize("behind", ["transposed", "symmetrised", "both"])
+def test_a_matrix_and_its_transpose_come_to_rest(behind: str, caplog: pytest.LogCaptureFixture) -> None:
+    def symmetrise(x):
+        s = x + x.swapaxes(1, 2)
+        again = jnp.where(s > 0, s, s.swapaxes(1, 2))
+        return {"transposed": s.transpose(1, 0, 2), "symmetrised": again, "both": (again, s.transpose(1, 0, 2))}[behind]
+
+    model = check(symmetrise, array(4, 3, 3))
+    assert not caplog.records
+    assert counted(model.graph)["Transpose"] <= 3
