@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax.lax.linalg import triangular_solve_p, tridiagonal_solve_p
 
 from jax2onnx import compat
-from jax2onnx.decompose.linalg_common import diagonal, indices, nan_unless, over_batches, real_dtype, replace, tril
+from jax2onnx.decompose.linalg_common import at, diagonal, indices, nan_unless, over_batches, real_dtype, replace, tril
 from jax2onnx.decompose.registry import decomposes
 
 # Larger systems are solved by blocks of that many rows. Smaller ones are solved row by row: slower, but then a zero on
@@ -88,14 +88,18 @@ def _unit_lower_inverse(strict: Array) -> Array:
 
 
 def _substitute(strict: Array, diagonal: Array, b: Array) -> Array:
-    """x with (strict + diag(diagonal)) x = b, row by row."""
+    """x with (strict + diag(diagonal)) x = b: each row, once it is known, is taken out of those that follow.
 
-    def step(x: Array, inputs: tuple[Array, ...]) -> tuple[Array, None]:
-        i, row, pivot, rhs = inputs
-        return replace(x, i, (rhs - row @ x) / pivot), None
+    For many small systems this is far faster than a product of each row with what is known, which would be a MatMul of
+    its own for each system.
+    """
 
-    x, _ = lax.scan(step, jnp.zeros_like(b), (indices(b.shape[0]), strict, diagonal, b))
-    return x
+    def step(rest: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        i, column, pivot = inputs
+        x = at(rest, i) / pivot
+        return rest - column[:, None] * x, x
+
+    return lax.scan(step, b, (indices(b.shape[0]), strict.T, diagonal))[1]
 
 
 @decomposes(tridiagonal_solve_p)

@@ -12,6 +12,7 @@ from jax.extend.core.primitives import linear_solve_p
 from jax2onnx.decompose import linalg_solve, linalg_triangular
 from tests.decompose.agreement import evaluate
 from tests.decompose.linalg_cases import INEXACT, assert_equal_up_to_rounding, definition, random
+from tests.helpers import check
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -114,3 +115,15 @@ def test_custom_linear_solve():
     operands = [a] * length.matvec + [a] * length.vecmat + [1 / np.diag(a)] * length.solve + [b]
     (x,) = linalg_solve.custom_linear_solve(*operands, **equation.params)
     np.testing.assert_allclose(x, b / np.diag(a), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(300, 4, 1), (2, 5, 7), (6, 3), (1, 1, 1)])
+def test_small_systems_take_no_products_of_matrices(shape: tuple[int, ...]) -> None:
+    """Of many, each would be a MatMul of its own in ONNX Runtime."""
+    rng = np.random.default_rng(0)
+    b = rng.normal(size=shape).astype(np.float32)
+    a = (rng.normal(size=(*shape[:-1], shape[-2])) / 4 + 2 * np.eye(shape[-2])).astype(np.float32)
+    for lower in (True, False):
+        model = check(lambda a, b: jax.scipy.linalg.solve_triangular(a, b, lower=lower), a, b, rtol=1e-5, atol=1e-6)  # noqa: B023
+        bodies = [attribute.g for node in model.graph.node for attribute in node.attribute if attribute.HasField("g")]
+        assert not [n for graph in (model.graph, *bodies) for n in graph.node if n.op_type in ("MatMul", "Gemm")]
