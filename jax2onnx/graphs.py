@@ -29,8 +29,9 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """The nodes of a graph in order, each before those in its bodies."""
     for node in graph:
         yield node
-        for body in bodies(node):
-            yield from all_nodes(body)
+        if node.op_type in WITH_BODIES or node.domain:
+            for body in bodies(node):
+                yield from all_nodes(body)
 
 
 def use_instead(uses: Iterable[ir.Usage], value: ir.Value | None) -> None:

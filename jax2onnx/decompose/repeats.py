@@ -296,9 +296,9 @@ def _runs(labels: np.ndarray, weights: np.ndarray) -> list[tuple[int, int, int]]
     periods = [period for period, _ in votes.most_common(MAX_PERIODS)]
     for period in sorted(periods, key=lambda p: (-_covered(labels, p), p)):
         for start, end in _equal_stretches(labels, period):
-            is_free = free[start:end].all()
-            heavy = weights[start : start + period].sum() >= MIN_PERIOD
-            if is_free and heavy and end - start >= MIN_COPIES * period:
+            if end - start < MIN_COPIES * period or weights[start : start + period].sum() < MIN_PERIOD:
+                continue
+            if free[start:end].all():
                 found.append((start, end, period))
                 free[start:end] = False
     return found

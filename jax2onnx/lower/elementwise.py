@@ -47,7 +47,7 @@ def add(g: Builder, x: Val, y: Val, **_: Any) -> Val:
     return g.Add(x, y) if joined is None else joined
 
 
-CHOOSING = (np.float16, np.float32, np.float64)
+CHOOSING = frozenset(map(np.dtype, (np.float16, np.float32, np.float64)))
 
 
 @lowers(lax.mul_p)
@@ -57,7 +57,7 @@ def mul(g: Builder, x: Val, y: Val, **_: Any) -> Val:
     XLA does that where the condition is converted and multiplied directly, and not in bfloat16.
     """
     for factor, other in ((x, y), (y, x)):
-        if factor.home is g and factor.dtype in CHOOSING and factor.shape == g.avals_out[0].shape:
+        if factor.home is g and factor.shape == g.eqn.outvars[0].aval.shape and factor.dtype in CHOOSING:
             cast = factor.value.producer()
             if cast is not None and cast.op_type == "Cast" and cast.inputs[0].dtype == ir.DataType.BOOL:
                 condition = Val(cast.inputs[0], factor.shape, BOOL, g)

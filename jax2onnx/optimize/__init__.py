@@ -98,6 +98,8 @@ MAX_ROUNDS = 4
 MAX_NARROWINGS = 16
 """What is used twice stops one, until both users want the same part of it and have become one."""
 
+LOOPS = frozenset(["Loop", "Scan"])
+
 _IS_ON = contextvars.ContextVar("optimize", default=True)
 
 
@@ -129,8 +131,10 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    counts.update(Rewriter(model, LAST).run())
-    counts["keep_single_axes"] = keep_single_axes(model)
+    rewriter = Rewriter(model, LAST)
+    counts.update(rewriter.run())
+    if not rewriter.operators.isdisjoint(simplify.RESHAPES):
+        counts["keep_single_axes"] = keep_single_axes(model)
     repeating = (
         integers.remainder_by_division,
         spans.repeat_around_short_spans,
@@ -169,9 +173,12 @@ def _to_rest(model: ir.Model, normalization_mode: str) -> Counter[str]:
 
 
 def _rewrite(model: ir.Model, rule_sets: list[RuleSet]) -> Counter[str]:
-    done = Rewriter(model, rule_sets).run()
-    done["drop_needless_carries"] = drop_needless_carries(model)
-    done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
+    rewriter = Rewriter(model, rule_sets)
+    done = rewriter.run()
+    if not LOOPS.isdisjoint(rewriter.operators):
+        done["drop_needless_carries"] = drop_needless_carries(model)
+        done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
     done["share_equal_nodes"] = share_equal_nodes(model)
-    done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
+    if "Slice" in rewriter.operators:
+        done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
     return done

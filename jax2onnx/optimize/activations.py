@@ -74,7 +74,7 @@ def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Relu", found[0], like=node.outputs[0])
 
 
-@rewrites("Mul", given=some("Add", "erfc", "Mul", "Div", "Neg"))
+@rewrites("Mul", given=some("Add", "erfc", "Mul", "Div", "Neg"), needs=("Erf", "Tanh", "erfc"))
 def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * 0.5 * (1 + tanh(0.798 * (x + 0.0447 * x**3))), or x * 0.5 * (1 + erf(x / sqrt 2)), or with erfc."""
     if r.opset < GELU_OPSET or _feeds_product(node):
@@ -265,7 +265,7 @@ def recognise_celu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-@rewrites("Div", given=some("Add"))
+@rewrites("Div", given=some("Add"), needs=("Abs",))
 def recognise_softsign(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x / (|x| + 1)."""
     x = node.inputs[0]

@@ -118,7 +118,7 @@ def _behind_convolution(value: ir.Value | None) -> tuple[_Convolved, list[ir.Nod
         value = next((x for x, y in (node.inputs, node.inputs[::-1]) if _is_known(y)), None)
 
 
-@rewrites(*ARITHMETIC, given=some(KNOWN))
+@rewrites(*ARITHMETIC, given=some(KNOWN), needs=CONVOLUTIONS)
 def take_in_arithmetic(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Steps as in batch normalization, (conv(x) - mean) * scale + bias: all at once, when the last of them is seen."""
     y = node.outputs[0]

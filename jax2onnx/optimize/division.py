@@ -52,7 +52,7 @@ def _is_spread(x: ir.Value, over: ir.Value) -> bool:
     return any(a == 1 and b != 1 for a, b in zip(full, dims(over), strict=True))
 
 
-@LAST.rewrites("Mul", "Div", given=some(KNOWN))
+@LAST.rewrites("Mul", "Div", given=some(KNOWN), needs=("MatMul",))
 def scale_doubles_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """ONNX Runtime makes a matrix product and a factor one node, whose factor has single precision."""
     y = node.outputs[0]

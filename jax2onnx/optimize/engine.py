@@ -13,11 +13,12 @@ Most rules want a certain operator before the node. Saying so spares the others 
     @rewrites("Not", given=first("Not"))
     def cancel_not(r, node):
         return node.inputs[0].producer().inputs[0]
+
+One that looks for an operator further away says that it `needs` it, and is not asked of models that do not have it.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +30,20 @@ import onnx_ir as ir
 from jax2onnx.attributes import as_attribute
 from jax2onnx.graphs import all_nodes, bodies, output_positions, roots, use_instead
 from jax2onnx.naming import NAME
-from jax2onnx.optimize.queries import KNOWN, as_shape, dims, used_values
+from jax2onnx.optimize.queries import as_shape, dims, used_values
+from jax2onnx.optimize.rule_sets import Rule, RuleSet, all_known, first, operators_around, some, together
 
-Rule = Callable[["Rewriter", ir.Node], Any]
-Given = Callable[[Sequence[str]], bool]
-"""Whether a rule may apply, from the operators that the operands of a node come from, `KNOWN` for constants."""
+__all__ = [
+    "Rewriter",
+    "RuleSet",
+    "all_known",
+    "constants_for",
+    "detach_bodies",
+    "first",
+    "fresh_name",
+    "rename_operator",
+    "some",
+]
 
 log = logging.getLogger("jax2onnx")
 
@@ -43,81 +53,6 @@ GENERATIONS = 2000
 one generation is of the next."""
 
 
-def _always(origins: Sequence[str]) -> bool:
-    return True
-
-
-class RuleSet:
-    """Rules by the operator they look at, in the order in which they are tried."""
-
-    def __init__(self) -> None:
-        self.by_op: dict[str, list[tuple[Rule, Given]]] = {}
-
-    def rewrites(self, *op_types: str, given: Given = _always) -> Callable[[Rule], Rule]:
-        """Register the decorated function as a rule for nodes of these operators whose operands are as `given`."""
-
-        def register(rule: Rule) -> Rule:
-            for op_type in op_types:
-                self.by_op.setdefault(op_type, []).append((rule, given))
-            return rule
-
-        return register
-
-
-def first(*op_types: str) -> Given:
-    """The first operand comes from one of these operators."""
-    wanted = frozenset(op_types)
-    return lambda origins: bool(origins) and origins[0] in wanted
-
-
-def some(*op_types: str) -> Given:
-    """Some operand comes from one of these operators."""
-    wanted = frozenset(op_types)
-    return lambda origins: not wanted.isdisjoint(origins)
-
-
-def all_known(origins: Sequence[str]) -> bool:
-    """All operands are constants."""
-    return all(origin == KNOWN for origin in origins)
-
-
-class _Rules:
-    """The rules of several sets together, and which of them may apply to what has been met so far."""
-
-    REMEMBERED = 10_000
-
-    def __init__(self, rule_sets: Sequence[RuleSet]):
-        self.by_op: dict[str, list[tuple[Rule, Given]]] = {}
-        self._applicable: dict[tuple[str, ...], list[Rule]] = {}  # by the operators of a node and of its operands
-        for rule_set in rule_sets:
-            for op_type, rules in rule_set.by_op.items():
-                self.by_op.setdefault(op_type, []).extend(rules)
-
-    def applicable(self, node: ir.Node) -> list[Rule]:
-        op_type = node.op_type
-        if op_type not in self.by_op:
-            return []
-        origins = [op_type]
-        for value in node.inputs:
-            if value is None:
-                origins.append("")
-            elif value.const_value is not None:
-                origins.append(KNOWN)
-            else:
-                source = value.producer()
-                origins.append(source.op_type if source is not None else "")
-        key = tuple(origins)
-        found = self._applicable.get(key)
-        if found is None:
-            if len(self._applicable) >= self.REMEMBERED:
-                self._applicable.clear()
-            found = self._applicable[key] = [rule for rule, given in self.by_op[op_type] if given(key[1:])]
-        return found
-
-
-_together = functools.cache(_Rules)
-
-
 class Rewriter:
     """Applies rules to all graphs of a model, and counts what each of them did."""
 
@@ -125,7 +60,9 @@ class Rewriter:
         self.model = model
         self.opset = model.graph.opset_imports[""]
         self.counts: Counter[str] = Counter()
-        self._rules = _together(tuple(rule_sets))
+        self.operators: set[str] = set()  # that the model has, or had before some nodes were replaced
+        self._rules = together(tuple(rule_sets))
+        self._asked: dict[tuple[str, ...], list[Rule]] = {}  # by the operators of a node and of its operands
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._node: ir.Node | None = None  # the node that a rule is looking at
@@ -140,6 +77,7 @@ class Rewriter:
         """Rewrite until nothing applies."""
         for graph in roots(self.model):
             for node in all_nodes(graph):
+                self.operators.add(node.op_type)
                 if node.op_type in self._rules.by_op:
                     self._enqueue(node)
                 if graph is not self.model.graph:
@@ -183,7 +121,7 @@ class Rewriter:
         if self._generations.get(node, 0) >= GENERATIONS:
             return
         self._node = node
-        for rule in self._rules.applicable(node):
+        for rule in self._rules_for(node):
             found = rule(self, node)
             if found is None:
                 if self._new:
@@ -193,6 +131,23 @@ class Rewriter:
             self.counts[rule.__name__] += 1
             self._replace(node, replacements)
             return
+
+    def _rules_for(self, node: ir.Node) -> list[Rule]:
+        if node.op_type not in self._rules.by_op:
+            return []
+        key = operators_around(node)
+        found = self._asked.get(key)
+        if found is None:
+            rules = self._rules.applicable(*key)
+            found = [r.rule for r in rules if not r.needs or not r.needs.isdisjoint(self.operators)]
+            self._asked[key] = found
+        return found
+
+    def _note_operator(self, op_type: str) -> None:
+        """A node of this operator is there now: rules that need one may apply."""
+        if op_type not in self.operators:
+            self.operators.add(op_type)
+            self._asked.clear()
 
     def _discard_new(self) -> None:
         for node in reversed(self._new):
@@ -293,6 +248,7 @@ class Rewriter:
         )
         self._node.graph.insert_before(self._node, node)
         self._new.append(node)
+        self._note_operator(op_type)
         return result
 
     def split(
@@ -306,6 +262,7 @@ class Rewriter:
         node = ir.Node("", "Split", operands, [ir.AttrInt64("axis", axis)], outputs=parts, name=self._node.name)
         self._node.graph.insert_before(self._node, node)
         self._new.append(node)
+        self._note_operator("Split")
         return parts
 
     def inline(self, body: ir.Graph) -> tuple[ir.Value, ...]:

@@ -37,20 +37,20 @@ class Grouped(NamedTuple):
     split: ir.Node | None  # by which the program makes an axis of the groups
 
 
-@RULES.rewrites("Mul", "Div", given=some(*normalization.PRODUCTS))
+@RULES.rewrites("Mul", "Div", given=some(*normalization.PRODUCTS), needs=("Sqrt",))
 def recognise_group_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps), and more factors, as InstanceNormalization."""
     return _recognised(r, node, native=False)
 
 
-@NATIVE.rewrites("Mul", "Div", given=some(*normalization.PRODUCTS))
+@NATIVE.rewrites("Mul", "Div", given=some(*normalization.PRODUCTS), needs=("Sqrt",))
 def recognise_group_normalization_natively(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps), and more factors, as GroupNormalization or InstanceNormalization."""
     return _recognised(r, node, native=r.opset >= GROUP_OPSET)
 
 
-@RULES.rewrites("Add", "Sub", given=some("Mul"))
-@NATIVE.rewrites("Add", "Sub", given=some("Mul"))
+@RULES.rewrites("Add", "Sub", given=some("Mul"), needs=("ReduceMean",))
+@NATIVE.rewrites("Add", "Sub", given=some("Mul"), needs=("ReduceMean",))
 def subtract_the_mean_first(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * k + (b - mean * k), where k has the variance of x, is (x - mean) * k + b; there may be no b."""
     if node.op_type == "Sub":

@@ -163,7 +163,7 @@ def _product(r: Rewriter, scale: ir.Value, factor: ir.Value | None) -> ir.Value 
     return r.moved(product, scale if NAME in scale.meta else factor)
 
 
-@rewrites("Mul", "Div", given=some(*PRODUCTS))
+@rewrites("Mul", "Div", given=some(*PRODUCTS), needs=("ReduceMean",))
 def recognise_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x - mean) / sqrt(var + eps), or x / sqrt(mean(x * x) + eps), and more factors."""
     y = node.outputs[0]

@@ -65,7 +65,7 @@ def recognise_clip_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _clip(r, node, inner.inputs[2], found["L"], found["G"])
 
 
-@rewrites("Div", "Mul", given=some("Clip", "Mul", "Div", "Neg"))
+@rewrites("Div", "Mul", given=some("Clip", "Mul", "Div", "Neg"), needs=("Clip",))
 def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """min(max(x + c, 0), d) / d."""
     if not _is_float32(node):

@@ -32,9 +32,10 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
 
 def scalar(value: ir.Value | None) -> Any:
     """The number in a constant of one element, as a NumPy scalar, else None."""
-    if value is None or value.const_value is None or value.const_value.size != 1:
+    tensor = value.const_value if value is not None else None
+    if tensor is None or any(size != 1 for size in tensor.shape.dims):
         return None
-    return value.const_value.numpy().reshape(())[()]
+    return tensor.numpy().reshape(())[()]
 
 
 def splat(value: ir.Value | None) -> Any:

@@ -53,7 +53,7 @@ def recognise_rotation_of_neighbours(r: Rewriter, node: ir.Node) -> ir.Value | N
     return _rotated(r, y, first, second, interleaved=True)
 
 
-@RULES.rewrites("Add", given=some("Mul"))
+@RULES.rewrites("Add", given=some("Mul"), needs=("Concat",))
 def recognise_rotation_of_whole(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * cos + [-b, a] * sin, where x is [a, b], and cos and sin are the same for both halves."""
     for straight, crossed in _orders(node):

@@ -111,8 +111,10 @@ def remove_unused(model: ir.Model) -> None:
 
 def _has_users(value: ir.Value, live: set[ir.Node]) -> bool:
     """Does a node of the model use it? Bodies that were lowered and then left out forget what they used."""
-    use_instead([use for use in value.uses() if use.node not in live], None)
-    return bool(value.uses())
+    uses = value.uses()
+    forgotten = [use for use in uses if use.node not in live]
+    use_instead(forgotten, None)
+    return len(forgotten) < len(uses)
 
 
 def _remove_unused_nodes(graph: ir.Graph, live: set[ir.Node]) -> None:

@@ -190,8 +190,9 @@ def _repeats(value: ir.Value | None, x: ir.Value, axis: int, position: int) -> i
     """How often `value` repeats the element of `x` at this position along the axis."""
     expand = producer(value, "Expand")
     one = expand.inputs[0] if expand is not None else value
-    cut = cut_of(one)
-    if value is None or cut is None or cut.x is not x or cut.ranges != {axis: (position, position + 1)}:
+    source = producer(one, "Slice")
+    cut = cut_of(one) if source is not None and source.inputs[0] is x else None
+    if value is None or cut is None or cut.ranges != {axis: (position, position + 1)}:
         return None
     shape = dims(value)
     others_fit = all(a == b for i, (a, b) in enumerate(zip(shape, dims(x), strict=True)) if i != axis)
@@ -257,8 +258,10 @@ def _share(graph: ir.Graph, constant: Callable[[Sequence[int]], ir.Value]) -> in
         work = _before_slices(node)
         key = _key(node, work)
         twin = seen.setdefault(key, node)
+        if twin is node:
+            continue
         other = _before_slices(twin) if twin.graph is not None else None
-        if twin is node or twin.graph is None or _key(twin, other) != key:
+        if twin.graph is None or _key(twin, other) != key:
             seen[key] = node
         elif node.outputs[0].is_graph_output() or (other is not None and twin.outputs[0].is_graph_output()):
             continue
@@ -333,6 +336,8 @@ def _before_slices(node: ir.Node) -> _Work | None:
     if node.op_type not in PASSES:
         return None
     tensors = node.inputs[:1] if node.op_type in ONE_TENSOR else node.inputs
+    if all(producer(v, "Slice") is None for v in tensors):
+        return None
     cuts = [cut_of(v) for v in tensors]
     ranges = next((cut.ranges for cut in cuts if cut is not None), {})
     if len(ranges) != 1 or any(cut is not None and cut.ranges != ranges for cut in cuts):

@@ -64,6 +64,8 @@ def repeat_around_short_spans(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """What is repeated along the innermost axes, or else just outside."""
     y = node.outputs[0]
     shape = dims(y)
+    if all(x is None or dims(x) in (shape, ()) for x in node.inputs):
+        return None
     varying = list(dict.fromkeys(x for x in node.inputs if x is not None and any(d != 1 for d in dims(x))))
     if len(varying) < 2 or not has_many(y):
         return None

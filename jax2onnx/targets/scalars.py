@@ -30,8 +30,10 @@ def give_scalars_axes(model: ir.Model) -> int:
         if node.op_type not in OPERATORS or node.domain or node.outputs[0].shape is None:
             continue
         shape = dims(node.outputs[0])
+        if not shape or shape[-1] != 1:
+            continue
         ones = sum(1 for _ in itertools.takewhile(lambda d: d == 1, reversed(shape)))
-        if ones == 0 or ones == len(shape) or likely_size(shape) < SOME:
+        if ones == len(shape) or likely_size(shape) < SOME:
             continue
         for i, operand in enumerate(node.inputs):
             if operand is None or operand.shape is None or set(dims(operand)) - {1} or len(dims(operand)) > ones:
