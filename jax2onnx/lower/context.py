@@ -173,7 +173,8 @@ class Builder:
         go to a graph around this one, unless it has to `stay`.
         """
         types: Any = INFER[op_type](*args, **attributes) if out is None else out
-        if out is None and op_type in POINTWISE and any(isinstance(a, Val) and a.small for a in args):
+        values = [a for a in args if isinstance(a, Val)]
+        if out is None and op_type in POINTWISE and any([v.small for v in values]):
             args = tuple(a.small or a if isinstance(a, Val) else a for a in args)
             if INFER[op_type](*args, **attributes) != types:
                 return self.expand(self.op(op_type, *args, stay=stay, **attributes), types[0])
@@ -187,8 +188,8 @@ class Builder:
                     moved = attributes.pop(name)
                     args = (*args, moved if isinstance(moved, tuple | list) else np.asarray(moved, np.int64))
             bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
-        like = next((a.dtype for a in args if isinstance(a, Val)), None)
-        operands = [None if a is None else self._operand(a, like) for a in args]
+        like = values[0].dtype if values else None
+        operands = [a if a is None or isinstance(a, Val) else self._operand(a, like) for a in args]
         sources = {o.home for o in operands if o is not None}
         for body in bodies:
             sources |= body.reaches
@@ -223,8 +224,7 @@ class Builder:
         return place
 
     def _operand(self, arg: Any, like: np.dtype | None) -> Val:
-        if isinstance(arg, Val):
-            return arg
+        """What is not a value yet, as one."""
         if isinstance(arg, tuple | list):
             return self.shape_of(arg)
         if isinstance(arg, np.ndarray | np.generic):

@@ -135,7 +135,7 @@ class Session:
         """A new initializer of the main graph, or a Constant node of the function whose body `root` builds."""
         self._kept_alive.append(array)
         if is_elsewhere(array) and array.nbytes > STREAMED_BYTES and not root.is_function:
-            name = name or self._names.get(array_key(array))
+            name = name or self._name_of(array)
             return self.weight(root, from_devices(array), array.shape, array.dtype, name)
         content = np.asarray(array)
         if content.dtype == jax.dtypes.float0:  # no bytes at all
@@ -146,7 +146,7 @@ class Session:
             result.const = content
             result.value.const_value = ir.Tensor(content)
             return result
-        name = name or self._names.get(array_key(array))
+        name = name or self._name_of(array)
         perm = _order_in_memory(content)
         if perm is not None and array_key(content.transpose(perm)) in self._names:
             # The program transposes one of its arrays before JAX sees it. It may need it the other way, too.
@@ -154,6 +154,9 @@ class Session:
             result.const = content
             return result
         return Val(None, content.shape, content.dtype, root, content, name)
+
+    def _name_of(self, array: Any) -> str | None:
+        return self._names.get(array_key(array)) if self._names else None
 
     def weight(self, root: Builder, tensor: ir.TensorProtocol, shape: tuple, dtype: np.dtype, name: str | None) -> Val:
         """A new initializer that is read when the model is written."""

@@ -162,23 +162,38 @@ def optimize_part(graph: ir.Graph, opset: int, normalization_mode: str = "auto")
 def _to_rest(model: ir.Model, normalization_mode: str) -> Counter[str]:
     """Apply all rules until none applies."""
     recognise = [*RECOGNISE, *NORMALIZE[normalization_mode]]
-    counts = _rewrite(model, TIDY)
-    counts += _rewrite(model, [*TIDY, *recognise])  # before axes move away from where formulas have them
+    done = _rewrite(model, TIDY)
+    counts = done.copy()
+    done = _rewrite(model, [*TIDY, *recognise], done)  # before axes move away from where formulas have them
+    counts += done
     for _ in range(MAX_ROUNDS):
-        done = _rewrite(model, [*TIDY, *MOVE, *recognise])
+        done = _rewrite(model, [*TIDY, *MOVE, *recognise], done)
         if not done.total():
             break
         counts += done
     return counts
 
 
-def _rewrite(model: ir.Model, rule_sets: list[RuleSet]) -> Counter[str]:
+def _rewrite(model: ir.Model, rule_sets: list[RuleSet], before: Counter[str] | None = None) -> Counter[str]:
+    """Apply rules, and then the passes over whole graphs; how often which did something.
+
+    If this comes right after another such round, `before` is what that did.
+    """
     rewriter = Rewriter(model, rule_sets)
     done = rewriter.run()
-    if not LOOPS.isdisjoint(rewriter.operators):
+    has_loops = not LOOPS.isdisjoint(rewriter.operators)
+    if before is not None and not rewriter.is_changed and _was_last(before, has_loops):
+        return done
+    if has_loops:
         done["drop_needless_carries"] = drop_needless_carries(model)
         done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
     done["share_equal_nodes"] = share_equal_nodes(model)
     if "Slice" in rewriter.operators:
         done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
     return done
+
+
+def _was_last(done: Counter[str], has_loops: bool) -> bool:
+    """Would the passes find nothing more after this round of them? To make equal nodes one takes one time."""
+    others = done["drop_needless_carries"] + done["take_out_step_arithmetic"] + done["share_sliced_arithmetic"]
+    return not others and not (has_loops and done["share_equal_nodes"])

@@ -60,6 +60,7 @@ class Rewriter:
         self.model = model
         self.opset = model.graph.opset_imports[""]
         self.counts: Counter[str] = Counter()
+        self.is_changed = False  # also if nodes were only removed
         self.operators: set[str] = set()  # that the model has, or had before some nodes were replaced
         self._rules = together(tuple(rule_sets))
         self._asked: dict[tuple[str, ...], list[Rule]] = {}  # by the operators of a node and of its operands
@@ -156,6 +157,7 @@ class Rewriter:
         self._new.clear()
 
     def _replace(self, node: ir.Node, replacements: Sequence[ir.Value]) -> None:
+        self.is_changed = True
         generation = self._generations.get(node, 0) + 1
         if generation == GENERATIONS:
             self._warn()
@@ -213,6 +215,7 @@ class Rewriter:
             if dead.graph is None or _is_used(dead):
                 self._enqueue(dead)
                 continue
+            self.is_changed = True
             producers = [v.producer() for v in used_values(dead)]
             detach_bodies(dead)
             for i in range(len(dead.inputs)):
