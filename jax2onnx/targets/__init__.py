@@ -16,7 +16,20 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import InputError
-from jax2onnx.targets import sign_bit, table
+from jax2onnx.targets import (  # noqa: F401  (some register what they write out)
+    double,
+    empty,
+    float8,
+    integers,
+    nan,
+    recurrent,
+    reductions,
+    sign_bit,
+    table,
+    windows,
+)
+from jax2onnx.targets.rewrite import Legalizer
+from jax2onnx.targets.scalars import give_scalars_axes
 
 __all__ = ["TARGETS", "check_target", "lacks", "legalize"]
 
@@ -31,19 +44,6 @@ def legalize(model: ir.Model, target: str) -> None:
     Raises:
         UnsupportedError: if no exact equivalent is known; it names the operator and the dtypes.
     """
-    from jax2onnx.targets import (  # noqa: F401  (register)
-        double,
-        empty,
-        float8,
-        integers,
-        nan,
-        recurrent,
-        reductions,
-        windows,
-    )
-    from jax2onnx.targets.rewrite import Legalizer
-    from jax2onnx.targets.scalars import give_scalars_axes
-
     check_target(target)
     sign_bit.write_out(model, target)
     if target == "onnx":
