@@ -174,7 +174,7 @@ class Builder:
         """
         types: Any = INFER[op_type](*args, **attributes) if out is None else out
         values = [a for a in args if isinstance(a, Val)]
-        if out is None and op_type in POINTWISE and any([v.small for v in values]):
+        if out is None and op_type in POINTWISE and any(v.small for v in values):
             args = tuple(a.small or a if isinstance(a, Val) else a for a in args)
             if INFER[op_type](*args, **attributes) != types:
                 return self.expand(self.op(op_type, *args, stay=stay, **attributes), types[0])
