@@ -67,6 +67,8 @@ def _needed(node: ir.Node) -> Iterator[Size]:
             yield from dims(_operand(node, 1))[2:]
         case "ConvTranspose":  # makes another shape
             yield from dims(_operand(node, 0))[2:]
+        case "GroupNormalization":  # is written out with Reshapes to -1
+            yield from dims(_operand(node, 0))
 
 
 def _windows(node: ir.Node) -> Sequence[Size]:

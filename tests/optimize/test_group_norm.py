@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 from jax import lax
 
+from jax2onnx import InputError, load, to_onnx
 from tests.helpers import check, check_run
 
 X = np.random.default_rng(0).normal(size=(3, 6, 5, 8)).astype(np.float32)
@@ -220,6 +221,13 @@ def test_normalization_mode(mode, expected):
     model = check(two_norms, X, normalization_mode=mode, rtol=1e-4, atol=1e-5)
     assert NATIVE & set(ops(model)) == expected
     check_run(model, two_norms, HARD, rtol=1e-4, atol=1e-5)
+
+
+def test_native_group_normalization_is_not_of_an_empty_batch():
+    model = to_onnx(of_linen(nn.GroupNorm(4)), [("B", *X.shape[1:])], normalization_mode="prefer_native")
+    assert NATIVE & set(ops(model)) == {"GroupNormalization"}
+    with pytest.raises(InputError, match="B >= 1"):
+        load(model)(X[:0])
 
 
 def test_no_group_normalization_before_its_opset():
