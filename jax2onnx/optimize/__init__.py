@@ -49,7 +49,7 @@ from jax2onnx.optimize.carries import drop_needless_carries
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
-from jax2onnx.optimize.steps import take_out_step_arithmetic
+from jax2onnx.optimize.steps import compute_all_steps_at_once, take_out_step_arithmetic
 
 TIDY = [
     simplify.RULES,
@@ -126,6 +126,9 @@ def optimize(
     counts = _to_rest(model, normalization_mode)
     if write_out_composites():
         counts.update(_rewrite(model, TIDY))
+    counts["compute_all_steps_at_once"] = compute_all_steps_at_once(model)
+    if counts["compute_all_steps_at_once"]:
+        counts.update(_rewrite(model, [*TIDY, *MOVE]))
     for _ in range(MAX_NARROWINGS):
         narrowed = Rewriter(model, [narrow.RULES]).run()
         if not narrowed.total():

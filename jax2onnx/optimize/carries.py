@@ -109,7 +109,7 @@ class _Loop:
         positions = output_positions(node.graph)
         for place, moved in zip(node.outputs, outputs, strict=False):
             if place is not moved:
-                _take_over(place, moved, node.graph, positions.get(moved, ()))
+                take_over(place, moved, positions)
         node.resize_outputs(len(outputs))
 
 
@@ -117,13 +117,15 @@ def _choose(values: list, first: int, count: int, kept: list[int]) -> None:
     values[first : first + count] = [values[first + i] for i in kept]
 
 
-def _take_over(place: ir.Value, moved: ir.Value, graph: ir.Graph, positions: Sequence[int]) -> None:
-    """Let a value be what another was, for all that use it; it has these `positions` among the results of the graph."""
+def take_over(place: ir.Value, moved: ir.Value, positions: Mapping[ir.Value, Sequence[int]] | None = None) -> None:
+    """Let a value be what another was, for all that use it; `positions` are those of the results of the graph."""
     place.shape, place.type = moved.shape, moved.type
     place.meta.clear()
     place.meta.update(moved.meta)
     use_instead(moved.uses(), place)
-    if positions:
-        for i in positions:
+    if moved.is_graph_output():
+        graph = moved.producer().graph  # type: ignore[union-attr]
+        assert graph is not None
+        for i in (output_positions(graph) if positions is None else positions)[moved]:
             graph.outputs[i] = place
         place.name, moved.name = moved.name, None

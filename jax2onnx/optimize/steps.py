@@ -1,56 +1,76 @@
-"""Arithmetic on the number of a step leaves the body of a Scan: it is done for all steps at once, before the loop.
+"""What does not depend on the steps before leaves the body of a Scan: it is computed for all steps at once.
 
 Where a loop indexes arrays by its counter, half of its body may be arithmetic on that counter. What depends on nothing
-but scanned numbers becomes a scanned number itself; one that is the same at each step is a constant.
+but scanned numbers becomes a scanned number itself; one that is the same at each step is a constant. In the end, when
+formulas have been recognised, the same is done with small arrays: the projections of the inputs of a recurrent network,
+random numbers from keys that are scanned. And what only goes into stacked results is computed behind the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import bodies, use_instead
-from jax2onnx.optimize.engine import constants_for, rename_operator
-from jax2onnx.optimize.queries import attribute, constant, splat
+from jax2onnx.optimize.batched import ELEMENTWISE, Batch, Constants
+from jax2onnx.optimize.carries import take_over
+from jax2onnx.optimize.engine import constants_for
+from jax2onnx.optimize.queries import as_shape, attribute, constant, dims, splat
+from jax2onnx.optimize.simplify import RESHAPES
 
-ELEMENTWISE = {
-    *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Neg", "Abs", "Sign", "Floor", "Ceil", "Clip", "Cast"),
-    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where", "Not", "And", "Or", "Xor"),
-    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"),
-    *("Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Tanh", "Sigmoid"),
-}
-MOVES = {"Reshape", "Squeeze", "Unsqueeze"}
+NUMBERS = {*ELEMENTWISE, *RESHAPES}
+PRODUCTS = ("MatMul", "Gemm")
+
+SMALL = 1024
+"""Of an array of so many elements, a node takes longer to start than to compute, also if all steps are far more than
+the caches hold."""
+CACHED = 1 << 16
+"""So many elements stay in the caches until the next node uses them."""
+MOST = 1 << 20
+"""More elements for all steps are not stored..."""
+MOST_OF_PRODUCT = 1 << 22
+"""...nor those of a product, which for many rows at once takes a fraction of the time."""
+FEW_ROWS = 4
+"""Large products of more rows are quick as they are."""
 
 _Stack = tuple[ir.Value, int]
-"""The values of a scanned number at all steps, and from which end they are taken."""
+"""The values at all steps of what is computed from scanned values, and from which end they are taken."""
 
 
 def take_out_step_arithmetic(model: ir.Model) -> int:
-    """Move such nodes out of all Scan bodies, the innermost first; the number of nodes and inputs that bodies lost.
+    """Move arithmetic on numbers out of all Scan bodies, the innermost first; the number of nodes and inputs that
+    bodies lost.
 
     Not in functions, which cannot use the constants of the main graph.
     """
-    return _visit(model.graph, constants_for(model.graph, "step_constant"))
+    return _visit(model.graph, constants_for(model.graph, "step_constant"), arrays=False)
 
 
-def _visit(graph: ir.Graph, constant_of: Callable[[np.ndarray], ir.Value]) -> int:
+def compute_all_steps_at_once(model: ir.Model) -> int:
+    """The same with arrays, before loops and behind them."""
+    return _visit(model.graph, constants_for(model.graph, "step_constant"), arrays=True)
+
+
+def _visit(graph: ir.Graph, constant_of: Constants, arrays: bool) -> int:
     count = 0
     for node in list(graph):
         for body in bodies(node):
-            count += _visit(body, constant_of)
+            count += _visit(body, constant_of, arrays)
         if node.op_type == "Scan" and "scan_input_axes" not in node.attributes:
-            count += _Scan(node, constant_of).simplify()
+            count += _Scan(node, constant_of, arrays).simplify()
+            if arrays and "scan_output_axes" not in node.attributes:
+                count += _Scan(node, constant_of, arrays).compute_behind()
     return count
 
 
 class _Scan:
     """A Scan node and, for the scanned values of its body, what they are slices of."""
 
-    def __init__(self, node: ir.Node, constant_of: Callable[[np.ndarray], ir.Value]):
-        self.node, self.constant_of = node, constant_of
+    def __init__(self, node: ir.Node, constant_of: Constants, arrays: bool):
+        self.node, self.constant_of, self.arrays = node, constant_of, arrays
         self.body: ir.Graph = node.attributes["body"].as_graph()
         scanned = attribute(node, "num_scan_inputs")
         self.states = len(node.inputs) - scanned
@@ -58,18 +78,24 @@ class _Scan:
         self.directions: Sequence[int] = attribute(node, "scan_input_directions", [0] * scanned)
         self.slices = list(self.body.inputs)[self.states :]
         self.wholes = list(node.inputs)[self.states :]
+        self.whole: dict[ir.Value, _Stack] = {
+            s: (w, d) for s, w, d in zip(self.slices, self.wholes, self.directions, strict=True) if w is not None
+        }
         self.own = {*self.body.inputs, *(v for n in self.body for v in n.outputs)}
+        self.length = dims(self.wholes[0])[0]  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------------------------------------ before the loop
 
     def simplify(self) -> int:
-        """Take out what can be taken out; how much that was."""
-        whole = {s: (w, d) for s, w, d in zip(self.slices, self.wholes, self.directions, strict=True)}
-        moved: dict[ir.Node, None] = {}
+        """Take out what can be taken out before the loop; how much that was."""
+        whole, moved = self.whole, dict[ir.Node, None]()
         for node in self.body:
             found = self._for_all_steps(node, whole)
             if found is not None:
-                whole[node.outputs[0]] = found
+                stacks, direction = found
+                whole.update((v, (stack, direction)) for v, stack in zip(node.outputs, stacks, strict=True))
                 moved[node] = None
-        scanned: list[tuple[ir.Value, ir.Value | None, int]] = []
+        scanned: list[tuple[ir.Value, ir.Value, int]] = []
         known = 0
         for value, (stack, direction) in whole.items():
             uses = [use for use in value.uses() if use.node not in moved]
@@ -88,51 +114,45 @@ class _Scan:
         for node in reversed(moved):
             self.body.remove(node, safe=True)
         # A Scan has to scan something.
-        self._scan(scanned or [(self.slices[0], self.wholes[0], self.directions[0])])
+        self._scan(scanned or [(self.slices[0], self.wholes[0], self.directions[0])])  # type: ignore[list-item]
         return len(moved) + known
 
-    def _for_all_steps(self, node: ir.Node, whole: Mapping[ir.Value, _Stack]) -> _Stack | None:
-        """The result of a node for all steps, if it is made of scanned numbers, and their direction."""
-        result = node.outputs[0]
-        inputs = node.inputs[:1] if node.op_type in MOVES else node.inputs
-        scanned = [v for v in inputs if v in whole]
-        if node.op_type not in MOVES | ELEMENTWISE or result.is_graph_output() or not _is_number(result):
+    def _for_all_steps(self, node: ir.Node, whole: Mapping[ir.Value, _Stack]) -> tuple[list[ir.Value], int] | None:
+        """The results of a node for all steps, if it is made of scanned values, and their direction."""
+        own = self._own_operands(node)
+        if not own or not all(v in whole for v in own) or any(v.is_graph_output() for v in node.outputs):
             return None
-        if not all(v is None or ((v in whole or v not in self.own) and _is_number(v)) for v in inputs):
+        directions = {whole[v][1] for v in own}
+        if len(directions) != 1 or not self._is_taken_out(node):
             return None
-        directions = {whole[v][1] for v in scanned}
-        if len(directions) != 1:
-            return None
-        stacks = [whole[v][0] if v in whole else v for v in inputs]
-        length = whole[scanned[0]][0].shape[0]
-        rank = len(result.shape)
-        if node.op_type in ELEMENTWISE:
-            if any(len(v.shape) != rank for v in scanned) or (node.op_type == "Clip" and len(scanned) > 1):
-                return None  # one element per step and one row per step would not meet; bounds have to be scalars
-            stack = self._emit(node, node.op_type, stacks, [length, *result.shape])
-        elif len(inputs[0].shape) == rank:
-            stack = stacks[0]
-        else:
-            target = self.constant_of(np.asarray([-1] + [1] * rank, np.int64))
-            stack = self._emit(node, "Reshape", [stacks[0], target], [length, *result.shape])
-        return stack, directions.pop()
+        graph = self.node.graph
+        assert graph is not None
+        stacks = {v: whole[v][0] for v in own}
+        batch = Batch(node, stacks, self.length, lambda new: graph.insert_before(self.node, new), self.constant_of)  # type: ignore[arg-type]
+        results = batch.results()
+        return (results, directions.pop()) if results is not None else None
 
-    def _emit(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], shape: Sequence[Any]) -> ir.Value:
-        """What `node` does, before the loop."""
-        result = ir.Value(shape=ir.Shape(shape), type=node.outputs[0].type)
-        new = ir.Node(
-            "",
-            op_type,
-            inputs,
-            list(node.attributes.values()) if op_type == node.op_type and op_type not in MOVES else [],
-            outputs=[result],
-            name=rename_operator(node.name, node.op_type, op_type),
-            metadata_props=dict(node.metadata_props) or None,
-        )
-        self.node.graph.insert_before(self.node, new)  # type: ignore[union-attr]
-        return result
+    def _own_operands(self, node: ir.Node) -> list[ir.Value]:
+        return [v for v in node.inputs if v is not None and v in self.own]
 
-    def _scan(self, scanned: Sequence[tuple[ir.Value, ir.Value | None, int]]) -> None:
+    def _is_taken_out(self, node: ir.Node) -> bool:
+        """Is a node better computed for all steps at once?"""
+        if not self.arrays:
+            operands = node.inputs[:1] if node.op_type in RESHAPES else node.inputs
+            return node.op_type in NUMBERS and all(v is None or _is_number(v) for v in [*operands, *node.outputs])
+        if any(v.shape is None for v in [*node.outputs, *node.inputs] if v is not None):
+            return False
+        if node.op_type in RESHAPES:
+            return True
+        sizes = [
+            likely_size(dims(v)) for v in [*node.outputs, *(v for v in node.inputs if v in self.own)] if v is not None
+        ]
+        steps = likely_size([self.length])
+        if node.op_type in PRODUCTS and likely_size(dims(node.outputs[0])[:-1]) <= FEW_ROWS:
+            return max(sizes) * steps <= MOST_OF_PRODUCT
+        return max(sizes) * steps <= (MOST if max(sizes) <= SMALL else CACHED)
+
+    def _scan(self, scanned: Sequence[tuple[ir.Value, ir.Value, int]]) -> None:
         """Let the body scan these: its input, the whole of it, and the direction."""
         node = self.node
         inputs = [*list(node.inputs)[: self.states], *(whole for _, whole, _ in scanned)]
@@ -145,6 +165,122 @@ class _Scan:
         node.attributes.pop("scan_input_directions", None)
         if any(directions):
             node.attributes["scan_input_directions"] = ir.AttrInt64s("scan_input_directions", directions)
+
+    # ------------------------------------------------------------------------------------------------ behind the loop
+
+    def compute_behind(self) -> int:
+        """Compute behind the loop what only goes into its stacked results; how many nodes leave the body."""
+        made = list(self.node.outputs)[self.states :]
+        backwards = attribute(self.node, "scan_output_directions", [0] * len(made))
+        if not made or len(set(backwards)) > 1 or any(v.shape is None for v in self.own):
+            return 0
+        self.whole = {s: (w, d) for s, (w, d) in self.whole.items() if d == backwards[0]}
+        sunk = [n for group in self._groups(self._sinkable()) if self._gain(group) > 0 for n in group]
+        if sunk:
+            behind = set(sunk)
+            self._sink([n for n in self.body if n in behind], bool(backwards[0]))
+        return len(sunk)
+
+    def _sinkable(self) -> dict[ir.Node, None]:
+        """The nodes whose results only go into stacked results, the last ones first."""
+        states = set(list(self.body.outputs)[: self.states])
+        found: dict[ir.Node, None] = {}
+        for node in reversed(list(self.body)):
+            if any(v in states or any(use.node not in found for use in v.uses()) for v in node.outputs):
+                continue
+            own = self._own_operands(node)
+            if not own or not self._is_taken_out(node):
+                continue
+            stacks = {v: ir.Value(shape=as_shape([self.length, *dims(v)]), type=v.type) for v in own}
+            if Batch(node, stacks, self.length, None, self.constant_of).results() is not None:
+                found[node] = None
+        return found
+
+    def _groups(self, nodes: Mapping[ir.Node, None]) -> list[list[ir.Node]]:
+        """Nodes that have something to do with each other."""
+        group_of: dict[ir.Value, list[ir.Node]] = {}
+        for node in nodes:
+            values = [*node.outputs, *(v for v in self._own_operands(node) if v not in self.whole)]
+            joined = {id(group_of[v]): group_of[v] for v in values if v in group_of}
+            group = max(joined.values(), key=len, default=[])
+            for other in joined.values():
+                if other is not group:
+                    group += other
+                    group_of.update((v, group) for n in other for v in (*n.outputs, *n.inputs) if v in group_of)
+            group.append(node)
+            group_of.update(dict.fromkeys(values, group))
+        return list({id(group): group for group in group_of.values()}.values())
+
+    def _stacked(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+        """What nodes that are computed behind the loop need of it, and is not there yet."""
+        behind = set(nodes)
+        needed = {v: None for n in nodes for v in self._own_operands(n) if v not in self.whole}
+        there = set(list(self.body.outputs)[self.states :])
+        return [v for v in needed if v not in there and v.producer() not in behind]
+
+    def _needs_copy(self, value: ir.Value) -> bool:
+        """A body must not give one value twice, nor what it is given."""
+        return value.producer() is None or value.is_graph_output()
+
+    def _gain(self, nodes: Sequence[ir.Node]) -> float:
+        """How many nodes fewer a step has, in about the time that one takes."""
+        copies = sum(map(self._needs_copy, self._stacked(nodes)))
+        return sum(2 if n.op_type in PRODUCTS else 1 for n in nodes) - 0.75 * copies
+
+    def _sink(self, nodes: Sequence[ir.Node], backwards: bool) -> None:
+        """Compute these nodes behind the loop, which then is another node."""
+        old, body, graph = self.node, self.body, self.node.graph
+        assert graph is not None
+        outside = {v for n in nodes for v in n.outputs}
+        kept = [v for v in list(body.outputs)[self.states :] if v not in outside]
+        more = self._stacked(nodes)
+        place = dict(zip(body.outputs, old.outputs, strict=True))
+        stacks = {v: whole for v, (whole, _) in self.whole.items()}
+        results = [ir.Value(shape=v.shape, type=v.type) for v in list(old.outputs)[: self.states]]
+        results += [ir.Value(shape=as_shape([self.length, *dims(v)]), type=v.type) for v in [*kept, *more]]
+        stacks.update(zip([*kept, *more], results[self.states :], strict=True))
+        last = old
+        if results:
+            attributes = [a for name, a in old.attributes.items() if name != "scan_output_directions"]
+            if backwards and len(results) > self.states:
+                directions = [1] * (len(results) - self.states)
+                attributes.append(ir.AttrInt64s("scan_output_directions", directions))
+            notes = dict(old.metadata_props) or None
+            last = ir.Node("", "Scan", old.inputs, attributes, outputs=results, name=old.name, metadata_props=notes)
+            graph.insert_after(old, last)
+        self.node = last
+
+        def insert(new: ir.Node) -> None:
+            nonlocal last
+            graph.insert_after(last, new)
+            last = new
+
+        for node in nodes:
+            found = Batch(node, stacks, self.length, insert, self.constant_of).results()
+            assert found is not None
+            stacks.update(zip(node.outputs, found, strict=True))
+        for value, result in zip(list(body.outputs)[: self.states], results, strict=False):
+            take_over(result, place[value])
+        for value in list(body.outputs)[self.states :]:
+            take_over(stacks[value], place[value])
+        body.outputs[self.states :] = [*kept, *map(self._copied, more)]
+        for node in reversed(nodes):
+            body.remove(node, safe=True)
+        graph.remove(old, safe=True)
+        if results:
+            self._drop_unused_slices()
+
+    def _copied(self, value: ir.Value) -> ir.Value:
+        """A value of the body as a result of its own."""
+        if not self._needs_copy(value):
+            return value
+        result = ir.Value(shape=value.shape, type=value.type)
+        self.body.append(ir.Node("", "Identity", [value], outputs=[result]))
+        return result
+
+    def _drop_unused_slices(self) -> None:
+        used = [i for i, s in enumerate(self.slices) if s.uses() or s.is_graph_output()] or [0]
+        self._scan([(self.slices[i], self.wholes[i], self.directions[i]) for i in used])  # type: ignore[misc]
 
 
 def _is_number(value: ir.Value) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from jax import lax
@@ -109,3 +110,123 @@ def test_numbers_at_the_limits_of_their_type():
     check(
         lambda x: lax.scan(lambda c, i: (c + x[i + jnp.uint8(250)], None), 0.0, jnp.arange(40, dtype=jnp.uint8))[0], X
     )
+
+
+# ------------------------------------------------------------------------------------------------ arrays
+
+XS = np.random.default_rng(1).standard_normal((40, 3, 4)).astype(np.float32)
+W = np.random.default_rng(2).standard_normal((4, 5)).astype(np.float32)
+B = np.random.default_rng(3).standard_normal((3, 4, 2)).astype(np.float32)
+
+FROM_INPUTS = {
+    "arithmetic": lambda x: jnp.where(x > 0, x * W[:, 0], jnp.exp(x[0]) + 1),
+    "fewer_axes": lambda x: x[0] * B.transpose(2, 0, 1) - x[1, 2],
+    "matrix": lambda x: x @ W,
+    "vector_matrix": lambda x: x[0] @ W,
+    "matrix_vector": lambda x: W.T @ x[1],
+    "matrix_matrix": lambda x: W[:3].T @ x,
+    "matrices": lambda x: x @ x.T,
+    "batches": lambda x: x[:, None] @ B,
+    "bias": lambda x: x @ W + W[0],
+    "sums": lambda x: x.sum(0) + x.max(1).sum() + x.mean(),
+    "parts": lambda x: jnp.concatenate([x[1:, ::2], x[:2, 1:3] * 2], 1),
+    "rows": lambda x: x[jnp.array([2, 0])] + x[:, 1].sum(),
+    "table": lambda x: jnp.asarray(W)[jnp.argmax(x, -1)],
+    "softmax": lambda x: jnp.log(jax.nn.softmax(x, 0)) + jax.nn.softmax(x),
+    "largest": lambda x: lax.top_k((x * 9).astype(jnp.int32), 2)[0],
+    "pad": lambda x: jnp.pad(x, ((1, 0), (0, 2))).reshape(6, 4).T,
+    "running": lambda x: jnp.cumsum(x, 1),
+    "expanded": lambda x: jnp.broadcast_to(x[:, None, :1], (3, 2, 4)).sum(1),
+    "bits": lambda x: (x.astype(jnp.int32).astype(jnp.uint32) << 3) ^ jnp.uint32(77),
+}
+
+
+@pytest.mark.parametrize("name", FROM_INPUTS)
+def test_what_depends_on_the_inputs_only_is_computed_before_the_loop(name):
+    def fn(xs):
+        def step(c, x):
+            return jnp.sin(c + FROM_INPUTS[name](x).astype(jnp.float32)), None
+
+        start = jax.eval_shape(FROM_INPUTS[name], xs[0])
+        return lax.scan(step, jnp.zeros(start.shape), xs)[0]
+
+    assert set(body_counts(check(fn, XS), "Scan")[0]) == {"Add", "Sin"}
+
+
+@pytest.mark.parametrize("name", FROM_INPUTS)
+def test_what_only_goes_into_stacked_results_is_computed_behind_the_loop(name):
+    def fn(xs):
+        def step(c, x):
+            c = jnp.cos(c) + x
+            return c, (FROM_INPUTS[name](c * 2), x + 1)
+
+        return lax.scan(step, jnp.zeros((3, 4)), xs, reverse=True)
+
+    assert set(body_counts(check(fn, XS), "Scan")[0]) == {"Cos", "Add", "Identity"}
+
+
+def test_a_loop_that_carries_nothing_is_none():
+    model = check(lambda xs: lax.map(lambda x: (jnp.tanh(x) @ W, x.sum(0)), xs), XS)
+    assert not body_counts(model, "Scan")
+
+
+def test_a_recurrent_network_of_any_kind():
+    def fn(xs):
+        def step(h, x):
+            h = jnp.tanh(x @ W + jnp.sin(h))
+            return h, h @ W.T
+
+        return lax.scan(step, jnp.zeros((3, 5)), xs)
+
+    model = check(fn, XS, dims=[("T", 3, 4)])
+    assert body_counts(model, "Scan") == [{"Sin": 1, "Add": 1, "Tanh": 1, "Identity": 1}]
+    check_run(model, fn, XS[:1])
+
+
+def test_draws_from_scanned_keys():
+    def fn(x, key):
+        return lax.scan(lambda c, k: (c * 0.9 + jax.random.normal(k, (3,)), None), x, jax.random.split(key, 40))[0]
+
+    assert body_counts(check(fn, X[:3], jax.random.key(1)), "Scan") == [{"Mul": 1, "Add": 1}]
+
+
+def test_inputs_from_both_ends_are_not_mixed_behind_the_loop():
+    def fn(xs):
+        def step(carry, x):
+            i, c = carry
+            c = jnp.sin(c) + x
+            return (i + 1, c), (c * i + 1, x * i + c)
+
+        return lax.scan(step, (0, jnp.zeros((3, 4))), xs, reverse=True)
+
+    check(fn, XS)
+
+
+def test_large_arrays_stay_in_the_loop():
+    def fn(xs):
+        return lax.scan(lambda c, x: (c * 0.5 + jnp.sin(x) * x, None), jnp.zeros(7000), xs)[0]
+
+    assert body_counts(check(fn, np.ones((12, 7000), np.float32)), "Scan")[0]["Sin"] == 1
+
+
+def test_results_that_are_states_too():
+    def fn(xs):
+        def step(c, x):
+            a, b = c
+            a = jnp.sin(a) + x
+            return (a, b * a), (a, a + b, (a * b) @ W)
+
+        return lax.scan(step, (jnp.zeros((3, 4)), jnp.ones((3, 4))), xs)
+
+    check(fn, XS)
+
+
+def test_bodies_in_bodies():
+    def fn(xs):
+        def outer(c, x):
+            d, ys = lax.scan(lambda d, r: (jnp.sin(d) + r * 2 + x[0], jnp.exp(d)), c, jnp.cos(jnp.tile(x, (15, 1))))
+            return lax.cond(x.sum() > 0, lambda: d, lambda: d * x.max()), ys.sum(0) + 1
+
+        return lax.scan(outer, jnp.zeros(4), xs)
+
+    check(fn, XS)
