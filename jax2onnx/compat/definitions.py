@@ -17,7 +17,7 @@ from jax._src.lax import lax as lax_definitions
 from jax._src.lax import special
 from jax._src.lax.scaled_dot import _scaled_dot_impl, scaled_dot_p
 from jax._src.random import core as random_core
-from jax._src.random import philox2x32, philox4x32, threefry2x32, threefry4x32
+from jax._src.random import philox2x32, philox4x32, threefry4x32
 
 _LAX_FOLDER = os.path.dirname(lax_definitions.__file__) + os.sep
 
@@ -61,11 +61,6 @@ def is_own_function(jaxpr: Any, name: str) -> bool:
 def gamma_sampler(keys: Any, a: Any, *, log_space: bool) -> Any:
     """JAX's definition of the primitive `random_gamma`, for all samples at once."""
     return random_core._gamma_impl(keys, a, log_space=log_space, use_vmap=True)
-
-
-def threefry(key1: Any, key2: Any, x1: Any, x2: Any) -> tuple[Any, Any]:
-    """JAX's definition of the primitive `threefry2x32`, without a loop: its shifts are by constants then."""
-    return threefry2x32._threefry2x32_lowering(key1, key2, x1, x2, use_rolled_loops=False)
 
 
 def generator_definitions() -> dict[core.Primitive, Callable[..., Any]]:

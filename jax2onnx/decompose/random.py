@@ -16,12 +16,11 @@ from jax.extend.core import primitives as P
 from jax.lax import RandomAlgorithm
 
 from jax2onnx import compat
-from jax2onnx.compat.definitions import gamma_sampler, generator_definitions, threefry
+from jax2onnx.compat.definitions import gamma_sampler, generator_definitions
 from jax2onnx.compat.kinds import iota_2x32_shape_p, random_clone_p
 from jax2onnx.decompose.registry import decomposes
 from jax2onnx.errors import UnsupportedError
 
-decomposes(P.threefry2x32_p)(threefry)
 decomposes(P.random_gamma_p)(gamma_sampler)
 decomposes(random_clone_p)(lambda key: key)  # also of a key that is only its integers
 for _primitive, _definition in generator_definitions().items():
@@ -66,14 +65,14 @@ def rng_bit_generator(key: Any, *, shape: tuple, dtype: Any, algorithm: RandomAl
 def _threefry_bits(key: list, counter: list, shape: tuple, wide: bool) -> tuple[Any, Any]:
     """A block is one element of 64 bits, or two of 32 bits that are neighbours on one axis: the first of even size."""
     if wide:
-        bits = threefry(*key, *_add_wide(counter, _running_number(shape)))
+        bits = P.threefry2x32_p.bind(*key, *_add_wide(counter, _running_number(shape)))
         return math.prod(shape), _join(*bits)
     dims = shape or (1,)
     even = [i for i, size in enumerate(dims) if size % 2 == 0]
     axis = even[0] if even else max(range(len(dims)), key=lambda i: dims[i])
     half = (*dims[:axis], (dims[axis] + 1) // 2, *dims[axis + 1 :])
     blocks = math.prod(half)
-    bits = threefry(*key, *_add_wide(counter, _running_number(half)))
+    bits = P.threefry2x32_p.bind(*key, *_add_wide(counter, _running_number(half)))
     pairs = lax.concatenate([lax.expand_dims(x, [axis + 1]) for x in bits], axis + 1)
     whole = lax.reshape(pairs, (*dims[:axis], 2 * half[axis], *dims[axis + 1 :]))
     return blocks, lax.reshape(lax.slice_in_dim(whole, 0, dims[axis], axis=axis), shape)

@@ -1,7 +1,8 @@
 """Primitives that are one node until formulas have been recognised, and are then written out.
 
 softplus(x) contains log1p, elu(x) contains expm1, gelu(x) contains erfc. ONNX has operators for the formulas, not for
-these parts of them; and once a part is written out in simpler operators, nobody would know the formula again.
+these parts of them; and once a part is written out in simpler operators, nobody would know the formula again. The hash
+behind random numbers is one node so that several can become one (`optimize/draws.py`, where it is written out).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 from jax import lax
+from jax.extend.core import primitives as P
 
 from jax2onnx.decompose.registry import DECOMPOSITIONS
 from jax2onnx.graphs import all_nodes, output_positions, roots, use_instead
@@ -17,14 +19,23 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.session import Session
 
-COMPOSITES = (lax.log1p_p, lax.expm1_p, lax.erfc_p)
+FORMULAS = (lax.log1p_p, lax.expm1_p, lax.erfc_p)
+COMPOSITES = (*FORMULAS, P.threefry2x32_p)
 DOMAIN = "jax2onnx.composite"
 """The domain of nodes that stand for a decomposition. None is left when a model is complete."""
 
+DRAWS = "jax2onnx.draws"
 _OPERAND = "operand"
 
 
-@lowers(*COMPOSITES)
+@lowers(P.threefry2x32_p)
+def draw(g: Builder, *operands: Val) -> list[Val]:
+    """One node with the name of the primitive."""
+    out = [(v.aval.shape, v.aval.dtype) for v in g.eqn.outvars]
+    return list(g.op(g.eqn.primitive.name, *operands, domain=DRAWS, out=out))
+
+
+@lowers(*FORMULAS)
 def composite(g: Builder, x: Val, **_: Any) -> Val:
     """One node with the name of the primitive."""
     y = g.op(g.eqn.primitive.name, x, domain=DOMAIN, out=(x.shape, x.dtype))

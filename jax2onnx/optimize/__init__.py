@@ -46,6 +46,7 @@ from jax2onnx.optimize import (
     units,
 )
 from jax2onnx.optimize.carries import drop_needless_carries
+from jax2onnx.optimize.draws import draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
@@ -122,12 +123,14 @@ def optimize(
     """
     if not _IS_ON.get():
         write_out_composites()
+        write_out_draws(model)
         return Counter()
     counts = _to_rest(model, normalization_mode)
     if write_out_composites():
         counts.update(_rewrite(model, TIDY))
     counts["compute_all_steps_at_once"] = compute_all_steps_at_once(model)
-    if counts["compute_all_steps_at_once"]:
+    counts["draw_together"] = draw_together(model)
+    if write_out_draws(model) or counts["compute_all_steps_at_once"]:
         counts.update(_rewrite(model, [*TIDY, *MOVE]))
     for _ in range(MAX_NARROWINGS):
         narrowed = Rewriter(model, [narrow.RULES]).run()

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute, values_of
+from jax2onnx.optimize.draws import THREEFRY
 from jax2onnx.optimize.engine import rename_operator
 from jax2onnx.optimize.queries import Dims, as_shape, attribute, axes_of, constant, dims, integers
 from jax2onnx.optimize.simplify import REDUCTIONS
@@ -21,7 +22,7 @@ from jax2onnx.optimize.units import BINARY, UNARY
 ELEMENTWISE = {
     *UNARY,
     *BINARY,
-    *("Mod", "Clip", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift", "IsInf"),
+    *("Mod", "Clip", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift", "IsInf", THREEFRY),
 } - {"log1p", "expm1", "erfc"}
 
 Insert = Callable[[ir.Node], None] | None
@@ -42,7 +43,7 @@ class Batch:
 
     def results(self) -> list[ir.Value] | None:
         """The results of the node for all steps, or None."""
-        rule = _RULES.get(self.node.op_type) if not self.node.domain else None
+        rule = _RULES.get(self.node.op_type) if not self.node.domain or self.node.op_type == THREEFRY else None
         return rule(self) if rule is not None else None
 
     def same(self, *inputs: ir.Value | None, **attributes: Any) -> list[ir.Value]:
@@ -59,7 +60,7 @@ class Batch:
         if self._insert is None:
             return results
         node = ir.Node(
-            "",
+            self.node.domain if op_type == self.node.op_type else "",
             op_type,
             inputs,
             [as_attribute(k, v) for k, v in attributes.items()],

@@ -21,6 +21,17 @@ UNSIGNED = (ir.DataType.UINT32, ir.DataType.UINT64)
 WIDE = (ir.DataType.INT32, ir.DataType.INT64, *UNSIGNED)
 
 
+@RULES.rewrites("Mul", given=some(KNOWN))
+def zero_times_an_integer(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """That is 0, whatever the integer. (Random integers below a power of two need only half of the bits that are
+    drawn for them.)"""
+    y = node.outputs[0]
+    shape = dims(y)
+    if y.dtype not in WIDE or all(scalar(x) != 0 for x in node.inputs) or not all(isinstance(d, int) for d in shape):
+        return None
+    return None if has_many(y) else r.const(np.zeros([int(d) for d in shape], y.dtype.numpy()))
+
+
 @RULES.rewrites("And", given=some("Less", "Greater"))
 def drop_what_is_implied(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """What is less than a number is not that number."""
