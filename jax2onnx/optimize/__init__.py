@@ -48,9 +48,10 @@ from jax2onnx.optimize import (
 from jax2onnx.optimize.carries import drop_needless_carries
 from jax2onnx.optimize.draws import draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
+from jax2onnx.optimize.independent import compute_all_steps_at_once
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
-from jax2onnx.optimize.steps import compute_all_steps_at_once, take_out_step_arithmetic
+from jax2onnx.optimize.steps import take_out_step_arithmetic
 
 TIDY = [
     simplify.RULES,

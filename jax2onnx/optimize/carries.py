@@ -26,11 +26,11 @@ def _visit(graph: ir.Graph) -> int:
         for body in bodies(node):
             count += _visit(body)
         if node.op_type in ("Loop", "Scan"):
-            count += _Loop(node).drop()
+            count += Carries(node).drop()
     return count
 
 
-class _Loop:
+class Carries:
     """A Loop or Scan, and where its carries are among the inputs and outputs of the node and of its body."""
 
     def __init__(self, node: ir.Node):
@@ -55,7 +55,7 @@ class _Loop:
         if len(dropped) == len(self.node.outputs):  # which nothing uses
             return 0
         if dropped:
-            self._keep([i for i in range(self.count) if i not in dropped])
+            self.keep([i for i in range(self.count) if i not in dropped])
         return len(dropped)
 
     def _inside(self, i: int) -> ir.Value:
@@ -93,7 +93,7 @@ class _Loop:
                 wanted += used_values(source)
         return alive
 
-    def _keep(self, kept: list[int]) -> None:
+    def keep(self, kept: list[int]) -> None:
         """Leave only these carries."""
         node, body = self.node, self.body
         _choose(body.inputs, self.first_in, self.count, kept)

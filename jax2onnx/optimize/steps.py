@@ -8,7 +8,7 @@ random numbers from keys that are scanned. And what only goes into stacked resul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -46,30 +46,23 @@ def take_out_step_arithmetic(model: ir.Model) -> int:
 
     Not in functions, which cannot use the constants of the main graph.
     """
-    return _visit(model.graph, constants_for(model.graph, "step_constant"), arrays=False)
+    constant_of = constants_for(model.graph, "step_constant")
+    return sum(Scan(node, constant_of).compute_before() for node in scans(model.graph))
 
 
-def compute_all_steps_at_once(model: ir.Model) -> int:
-    """The same with arrays, before loops and behind them."""
-    return _visit(model.graph, constants_for(model.graph, "step_constant"), arrays=True)
-
-
-def _visit(graph: ir.Graph, constant_of: Constants, arrays: bool) -> int:
-    count = 0
+def scans(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The Scan nodes that take slices of the leading axis, and stack results along it, the innermost first."""
     for node in list(graph):
         for body in bodies(node):
-            count += _visit(body, constant_of, arrays)
-        if node.op_type == "Scan" and "scan_input_axes" not in node.attributes:
-            count += _Scan(node, constant_of, arrays).simplify()
-            if arrays and "scan_output_axes" not in node.attributes:
-                count += _Scan(node, constant_of, arrays).compute_behind()
-    return count
+            yield from scans(body)
+        if node.op_type == "Scan" and not {"scan_input_axes", "scan_output_axes"} & set(node.attributes):
+            yield node
 
 
-class _Scan:
+class Scan:
     """A Scan node and, for the scanned values of its body, what they are slices of."""
 
-    def __init__(self, node: ir.Node, constant_of: Constants, arrays: bool):
+    def __init__(self, node: ir.Node, constant_of: Constants, arrays: bool = False):
         self.node, self.constant_of, self.arrays = node, constant_of, arrays
         self.body: ir.Graph = node.attributes["body"].as_graph()
         scanned = attribute(node, "num_scan_inputs")
@@ -86,7 +79,7 @@ class _Scan:
 
     # ------------------------------------------------------------------------------------------------ before the loop
 
-    def simplify(self) -> int:
+    def compute_before(self) -> int:
         """Take out what can be taken out before the loop; how much that was."""
         whole, moved = self.whole, dict[ir.Node, None]()
         for node in self.body:
@@ -114,16 +107,16 @@ class _Scan:
         for node in reversed(moved):
             self.body.remove(node, safe=True)
         # A Scan has to scan something.
-        self._scan(scanned or [(self.slices[0], self.wholes[0], self.directions[0])])  # type: ignore[list-item]
+        self.scan(scanned or [(self.slices[0], self.wholes[0], self.directions[0])])  # type: ignore[list-item]
         return len(moved) + known
 
     def _for_all_steps(self, node: ir.Node, whole: Mapping[ir.Value, _Stack]) -> tuple[list[ir.Value], int] | None:
         """The results of a node for all steps, if it is made of scanned values, and their direction."""
-        own = self._own_operands(node)
+        own = self.own_operands(node)
         if not own or not all(v in whole for v in own) or any(v.is_graph_output() for v in node.outputs):
             return None
         directions = {whole[v][1] for v in own}
-        if len(directions) != 1 or not self._is_taken_out(node):
+        if len(directions) != 1 or not self.is_taken_out(node):
             return None
         graph = self.node.graph
         assert graph is not None
@@ -132,10 +125,19 @@ class _Scan:
         results = batch.results()
         return (results, directions.pop()) if results is not None else None
 
-    def _own_operands(self, node: ir.Node) -> list[ir.Value]:
+    def own_operands(self, node: ir.Node) -> list[ir.Value]:
+        """The operands that are values of the body."""
         return [v for v in node.inputs if v is not None and v in self.own]
 
-    def _is_taken_out(self, node: ir.Node) -> bool:
+    def is_possible(self, node: ir.Node) -> bool:
+        """Can a node be computed for all steps at once, and is that better?"""
+        own = self.own_operands(node)
+        if not own or not self.is_taken_out(node):
+            return False
+        stacks = {v: ir.Value(shape=as_shape([self.length, *dims(v)]), type=v.type) for v in own}
+        return Batch(node, stacks, self.length, None, self.constant_of).results() is not None
+
+    def is_taken_out(self, node: ir.Node) -> bool:
         """Is a node better computed for all steps at once?"""
         if not self.arrays:
             operands = node.inputs[:1] if node.op_type in RESHAPES else node.inputs
@@ -152,7 +154,7 @@ class _Scan:
             return max(sizes) * steps <= MOST_OF_PRODUCT
         return max(sizes) * steps <= (MOST if max(sizes) <= SMALL else CACHED)
 
-    def _scan(self, scanned: Sequence[tuple[ir.Value, ir.Value, int]]) -> None:
+    def scan(self, scanned: Sequence[tuple[ir.Value, ir.Value, int]]) -> None:
         """Let the body scan these: its input, the whole of it, and the direction."""
         node = self.node
         inputs = [*list(node.inputs)[: self.states], *(whole for _, whole, _ in scanned)]
@@ -188,11 +190,7 @@ class _Scan:
         for node in reversed(list(self.body)):
             if any(v in states or any(use.node not in found for use in v.uses()) for v in node.outputs):
                 continue
-            own = self._own_operands(node)
-            if not own or not self._is_taken_out(node):
-                continue
-            stacks = {v: ir.Value(shape=as_shape([self.length, *dims(v)]), type=v.type) for v in own}
-            if Batch(node, stacks, self.length, None, self.constant_of).results() is not None:
+            if self.is_possible(node):
                 found[node] = None
         return found
 
@@ -200,7 +198,7 @@ class _Scan:
         """Nodes that have something to do with each other."""
         group_of: dict[ir.Value, list[ir.Node]] = {}
         for node in nodes:
-            values = [*node.outputs, *(v for v in self._own_operands(node) if v not in self.whole)]
+            values = [*node.outputs, *(v for v in self.own_operands(node) if v not in self.whole)]
             joined = {id(group_of[v]): group_of[v] for v in values if v in group_of}
             group = max(joined.values(), key=len, default=[])
             for other in joined.values():
@@ -214,7 +212,7 @@ class _Scan:
     def _stacked(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
         """What nodes that are computed behind the loop need of it, and is not there yet."""
         behind = set(nodes)
-        needed = {v: None for n in nodes for v in self._own_operands(n) if v not in self.whole}
+        needed = {v: None for n in nodes for v in self.own_operands(n) if v not in self.whole}
         there = set(list(self.body.outputs)[self.states :])
         return [v for v in needed if v not in there and v.producer() not in behind]
 
@@ -280,7 +278,7 @@ class _Scan:
 
     def _drop_unused_slices(self) -> None:
         used = [i for i, s in enumerate(self.slices) if s.uses() or s.is_graph_output()] or [0]
-        self._scan([(self.slices[i], self.wholes[i], self.directions[i]) for i in used])  # type: ignore[misc]
+        self.scan([(self.slices[i], self.wholes[i], self.directions[i]) for i in used])  # type: ignore[misc]
 
 
 def _is_number(value: ir.Value) -> bool:

@@ -1,0 +1,126 @@
+"""What a step does independently of the steps before is done for all steps at once, outside of the loop (`steps.py`).
+
+A state that depends on no other, such as the key that each step splits, stands in the way: what is made of it changes
+from step to step. But it can have a loop of its own, before the other one, which gives what it is at each step.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from jax2onnx.graphs import bodies, use_instead
+from jax2onnx.optimize.carries import Carries, take_over
+from jax2onnx.optimize.draws import THREEFRY
+from jax2onnx.optimize.engine import constants_for
+from jax2onnx.optimize.queries import as_shape, dims
+from jax2onnx.optimize.steps import Scan, scans
+
+WORTH = 12
+"""So many nodes take longer than the steps of another loop."""
+HASH = 120
+
+
+def compute_all_steps_at_once(model: ir.Model) -> int:
+    """Move what is independent of other steps out of Scan bodies; how many nodes and inputs these lost."""
+    constant_of = constants_for(model.graph, "step_constant")
+    count = 0
+    for node in scans(model.graph):
+        count += _separate(Scan(node, constant_of, arrays=True))
+        count += Scan(node, constant_of, arrays=True).compute_before()
+        count += Scan(node, constant_of, arrays=True).compute_behind()
+    return count
+
+
+def _separate(loop: Scan) -> int:
+    """Give the states that depend on no other a loop of their own, if more becomes independent by that; how many."""
+    chains = {i: chain for i in range(loop.states) if (chain := _chain(loop, i)) is not None}
+    if not chains or len(chains) == loop.states:
+        return 0
+    apart = {node for chain in chains.values() for node in chain}
+    available = {s for s in loop.slices if loop.whole[s][1] == loop.directions[0]}
+    available.update(loop.body.inputs[i] for i in chains)
+    gain = 0
+    for node in loop.body:
+        own = loop.own_operands(node)
+        if all(v in available for v in own) and loop.is_possible(node):
+            available.update(node.outputs)
+            is_result = any(v.is_graph_output() for v in node.outputs)
+            gain += 0 if node in apart or is_result else HASH if node.op_type == THREEFRY else 1
+    if gain < WORTH:
+        return 0
+    _move(loop, sorted(chains), [node for node in loop.body if node in apart])
+    return len(chains)
+
+
+def _chain(loop: Scan, i: int) -> set[ir.Node] | None:
+    """The nodes that compute the next value of a state, if that depends on no other state and changes."""
+    inner = set(list(loop.body.inputs)[: loop.states]) - {loop.body.inputs[i]}
+    nodes: set[ir.Node] = set()
+    wanted = [loop.body.outputs[i]]
+    while wanted:
+        value = wanted.pop()
+        node = value.producer()
+        if value in inner:
+            return None
+        if value not in loop.own or node is None or node in nodes:
+            continue
+        if bodies(node):
+            return None
+        nodes.add(node)
+        wanted += loop.own_operands(node)
+    return nodes
+
+
+def _move(loop: Scan, states: list[int], nodes: list[ir.Node]) -> None:
+    """Let a Scan before this one carry these states, and this one scan what they are at each step."""
+    body, graph = loop.body, loop.node.graph
+    assert graph is not None
+    inputs = [*(body.inputs[i] for i in states), *loop.slices]
+    copy_of = {v: ir.Value(shape=v.shape, type=v.type) for v in inputs}
+    copies = [_copy(node, copy_of) for node in nodes]
+    before = [ir.Value(shape=copy_of[v].shape, type=v.type) for v in inputs[: len(states)]]
+    copies += [
+        ir.Node("", "Identity", [copy_of[v]], outputs=[b]) for v, b in zip(inputs[: len(states)], before, strict=True)
+    ]
+    used = [s for s in loop.slices if copy_of[s].uses()] or loop.slices[:1]
+    inner = ir.Graph(
+        [copy_of[v] for v in [*inputs[: len(states)], *used]],
+        [*(copy_of[body.outputs[i]] for i in states), *before],
+        nodes=copies,
+        name="body",
+    )
+    backwards = loop.directions[0]
+    attributes: list[ir.Attr] = [ir.AttrGraph("body", inner), ir.AttrInt64("num_scan_inputs", len(used))]
+    if any(loop.directions):
+        attributes.append(ir.AttrInt64s("scan_input_directions", [loop.whole[s][1] for s in used]))
+        attributes.append(ir.AttrInt64s("scan_output_directions", [backwards] * len(before)))
+    finals = [ir.Value(shape=v.shape, type=v.type) for v in inputs[: len(states)]]
+    stacks = [ir.Value(shape=as_shape([loop.length, *dims(v)]), type=v.type) for v in before]
+    operands = [*(loop.node.inputs[i] for i in states), *(loop.whole[s][0] for s in used)]
+    notes = dict(loop.node.metadata_props) or None
+    new = ir.Node(
+        "", "Scan", operands, attributes, outputs=[*finals, *stacks], name=loop.node.name, metadata_props=notes
+    )
+    graph.insert_before(loop.node, new)
+    slices = [ir.Value(shape=v.shape, type=v.type) for v in before]
+    for i, final, slice_ in zip(states, finals, slices, strict=True):
+        take_over(final, loop.node.outputs[i])
+        use_instead(body.inputs[i].uses(), slice_)
+    Carries(loop.node).keep([i for i in range(loop.states) if i not in states])
+    loop.states -= len(states)
+    scanned = [(s, *loop.whole[s]) for s in loop.slices]
+    loop.scan([*scanned, *((s, stack, backwards) for s, stack in zip(slices, stacks, strict=True))])
+
+
+def _copy(node: ir.Node, copy_of: dict[ir.Value, ir.Value]) -> ir.Node:
+    """The same node for copies of its operands, which gives copies of its results."""
+    copy_of.update((v, ir.Value(shape=v.shape, type=v.type)) for v in node.outputs)
+    return ir.Node(
+        node.domain,
+        node.op_type,
+        [copy_of.get(v, v) if v is not None else None for v in node.inputs],
+        list(node.attributes.values()),
+        outputs=[copy_of[v] for v in node.outputs],
+        name=node.name,
+        metadata_props=dict(node.metadata_props) or None,
+    )
