@@ -25,6 +25,9 @@ ELEMENTWISE = {
     *("Mod", "Clip", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift", "IsInf", THREEFRY),
 } - {"log1p", "expm1", "erfc"}
 
+MOST_KNOWN = 1 << 12
+"""So many known numbers are stored for all steps."""
+
 Insert = Callable[[ir.Node], None] | None
 """Puts a new node into its graph; None where it is only asked whether there is a rule."""
 Constants = Callable[[np.ndarray], ir.Value]
@@ -139,9 +142,16 @@ def _reduce(b: Batch) -> list[ir.Value] | None:
 
 
 def _concat(b: Batch) -> list[ir.Value] | None:
-    if not all(b.scanned):
-        return None
-    return b.same(*b.inputs, axis=b.moved_axis())
+    parts: list[ir.Value] = []
+    for x, is_scanned in zip(b.inputs, b.scanned, strict=True):
+        known = None if is_scanned else constant(x)
+        if known is not None and isinstance(b.length, int) and known.size * b.length <= MOST_KNOWN:
+            parts.append(b.constant_of(np.repeat(known[None], b.length, axis=0)))
+        elif is_scanned and x is not None:
+            parts.append(x)
+        else:
+            return None
+    return b.same(*parts, axis=b.moved_axis())
 
 
 def _slice(b: Batch) -> list[ir.Value] | None:

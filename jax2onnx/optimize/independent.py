@@ -1,23 +1,30 @@
 """What a step does independently of the steps before is done for all steps at once, outside of the loop (`steps.py`).
 
 A state that depends on no other, such as the key that each step splits, stands in the way: what is made of it changes
-from step to step. But it can have a loop of its own, before the other one, which gives what it is at each step.
+from step to step. But it can have a loop of its own, before the other one, which gives what it is at each step. And an
+array that is only written to, here and there at each step, need not be carried: what is written is stacked up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.carries import Carries, take_over
 from jax2onnx.optimize.draws import THREEFRY
 from jax2onnx.optimize.engine import constants_for
-from jax2onnx.optimize.queries import as_shape, dims
+from jax2onnx.optimize.queries import Dims, as_shape, attribute, constant, dims, only_user
 from jax2onnx.optimize.steps import Scan, scans
 
 WORTH = 12
 """So many nodes take longer than the steps of another loop."""
 HASH = 120
+IN_ORDER = 200_000
+"""So many elements a ScatterND writes in their order (`targets/FACTS.md`)."""
 
 
 def compute_all_steps_at_once(model: ir.Model) -> int:
@@ -25,10 +32,67 @@ def compute_all_steps_at_once(model: ir.Model) -> int:
     constant_of = constants_for(model.graph, "step_constant")
     count = 0
     for node in scans(model.graph):
-        count += _separate(Scan(node, constant_of, arrays=True))
-        count += Scan(node, constant_of, arrays=True).compute_before()
-        count += Scan(node, constant_of, arrays=True).compute_behind()
+        for move in (Scan.compute_before, _stack_updates, _separate, Scan.compute_before, Scan.compute_behind):
+            count += move(Scan(node, constant_of, arrays=True))
     return count
+
+
+def _stack_updates(loop: Scan) -> int:
+    """Write to arrays that the loop only writes to behind it, all at once; how many there were."""
+    node, body = loop.node, loop.body
+    graph = node.graph
+    assert graph is not None
+    if any(attribute(node, "scan_output_directions", [])):
+        return 0
+    found = [i for i in range(loop.states) if _is_only_written_to(loop, i)]
+    for i in found:
+        scatter = body.outputs[i].producer()
+        assert scatter is not None
+        _, index, update = scatter.inputs
+        assert index is not None and update is not None
+        node.resize_outputs(len(node.outputs) + 1)
+        stack = node.outputs[-1]
+        stack.shape, stack.type = as_shape([loop.length, *dims(update)]), update.type
+        body.outputs.append(loop.copied(update))
+        whole, final = loop.whole[index][0], node.outputs[i]
+        if "reduction" not in scatter.attributes and _is_all(whole, dims(final), dims(update)):
+            take_over(stack, final)
+            continue
+        result = ir.Value(shape=final.shape, type=final.type)
+        new = _copy(scatter, {scatter.inputs[0]: node.inputs[i], index: whole, update: stack}, [result])  # type: ignore[dict-item]
+        graph.insert_after(node, new)
+        take_over(result, final)
+    if found:
+        Carries(node).keep([i for i in range(loop.states) if i not in found])
+    return len(found)
+
+
+def _is_only_written_to(loop: Scan, i: int) -> bool:
+    """Is a state given to nothing but a ScatterND, at scanned positions, whose result is the next state?
+
+    If they are many, no position may occur twice: ONNX Runtime would write there in any order.
+    """
+    state, result = loop.body.inputs[i], loop.body.outputs[i]
+    scatter = result.producer()
+    if scatter is None or scatter.op_type != "ScatterND" or scatter.inputs[0] is not state or result.uses():
+        return False
+    _, index, update = scatter.inputs
+    if only_user(state) is not scatter or index not in loop.whole or update not in loop.own:
+        return False
+    whole, direction = loop.whole[index]
+    if direction or not all(isinstance(d, int) for d in (loop.length, *dims(update))):
+        return False
+    known = constant(whole)
+    is_once = known is not None and known.shape[-1] == 1 and known.size == len(np.unique(known[known >= 0]))
+    return is_once or likely_size([loop.length, *dims(update)]) <= IN_ORDER
+
+
+def _is_all(index: ir.Value, shape: Dims, update: Dims) -> bool:
+    """Are these all positions of an array along its first axis, in their order?"""
+    known = constant(index)
+    if known is None or not shape or shape[1:] != update:
+        return False
+    return known.shape == (shape[0], 1) and np.array_equal(known[:, 0], np.arange(len(known)))
 
 
 def _separate(loop: Scan) -> int:
@@ -112,15 +176,16 @@ def _move(loop: Scan, states: list[int], nodes: list[ir.Node]) -> None:
     loop.scan([*scanned, *((s, stack, backwards) for s, stack in zip(slices, stacks, strict=True))])
 
 
-def _copy(node: ir.Node, copy_of: dict[ir.Value, ir.Value]) -> ir.Node:
+def _copy(node: ir.Node, copy_of: dict[ir.Value, ir.Value], results: Sequence[ir.Value] = ()) -> ir.Node:
     """The same node for copies of its operands, which gives copies of its results."""
-    copy_of.update((v, ir.Value(shape=v.shape, type=v.type)) for v in node.outputs)
+    made = results or [ir.Value(shape=v.shape, type=v.type) for v in node.outputs]
+    copy_of.update(zip(node.outputs, made, strict=True))
     return ir.Node(
         node.domain,
         node.op_type,
         [copy_of.get(v, v) if v is not None else None for v in node.inputs],
         list(node.attributes.values()),
-        outputs=[copy_of[v] for v in node.outputs],
+        outputs=made,
         name=node.name,
         metadata_props=dict(node.metadata_props) or None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +12,34 @@ import onnx_ir as ir
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.intervals import LIMITS
-from jax2onnx.optimize.queries import attribute, axes_of, dims, integers, only_user, producer, scalar
+from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, integers, only_user, producer, scalar
 
 RULES = RuleSet()
 
 MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that an index goes through on its way, with the same value."""
+
+
+def _known_index(origins: Sequence[str]) -> bool:
+    return origins[1] == KNOWN
+
+
+@RULES.rewrites("Gather", given=_known_index)
+def take_consecutive_positions(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Positions one after the other are a slice, and all of them are the array itself."""
+    x, index = node.inputs[0], constant(node.inputs[1])
+    assert x is not None and index is not None
+    axis = attribute(node, "axis", 0) % len(dims(x))
+    size = dims(x)[axis]
+    if index.ndim != 1 or index.size < 2 or not isinstance(size, int):
+        return None
+    start = int(index[0]) % size
+    if not np.array_equal(np.where(index < 0, index + size, index), np.arange(start, start + index.size)):
+        return None
+    if index.size == size:
+        return x
+    bounds = (r.const([i], np.int64) for i in (start, start + index.size, axis))
+    return r.op("Slice", x, *bounds, like=node.outputs[0])
 
 
 @RULES.rewrites("Clip")

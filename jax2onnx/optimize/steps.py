@@ -261,14 +261,14 @@ class Scan:
             take_over(result, place[value])
         for value in list(body.outputs)[self.states :]:
             take_over(stacks[value], place[value])
-        body.outputs[self.states :] = [*kept, *map(self._copied, more)]
+        body.outputs[self.states :] = [*kept, *map(self.copied, more)]
         for node in reversed(nodes):
             body.remove(node, safe=True)
         graph.remove(old, safe=True)
         if results:
             self._drop_unused_slices()
 
-    def _copied(self, value: ir.Value) -> ir.Value:
+    def copied(self, value: ir.Value) -> ir.Value:
         """A value of the body as a result of its own."""
         if not self._needs_copy(value):
             return value

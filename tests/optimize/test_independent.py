@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from tests.helpers import check, check_run
-from tests.lower.bodies import body_counts
+from tests.lower.bodies import body_counts, count
 
 X = np.random.default_rng(1).standard_normal((40, 3)).astype(np.float32)
 KEY = jax.random.PRNGKey(3)
@@ -35,11 +35,10 @@ def test_a_key_that_is_split_at_each_step(reverse: bool) -> None:
 
         return lax.scan(step, (jnp.zeros(3), 0, key), xs, reverse=reverse)
 
-    model = check(fn, X, KEY)
+    model = check(fn, X, KEY, dims=[("T", 3), None])
     keys, states = body_counts(model, "Scan")
     assert keys["BitShift"] and not states["BitShift"] and states.total() <= 5
-    symbolic = check(fn, X, KEY, dims=[("T", 3), None])
-    check_run(symbolic, fn, X[:1], KEY)
+    check_run(model, fn, X[:1], KEY)
 
 
 def test_a_state_that_depends_on_inputs_only() -> None:
@@ -88,3 +87,76 @@ def test_a_loop_in_a_loop() -> None:
         return lax.scan(outer, (jnp.zeros(3), key), xs[:9])
 
     check(fn, X, KEY)
+
+
+def only_operators(fn: Any, *args: Any, **options: Any) -> set[str]:
+    (found,) = body_counts(check(fn, *args, **options), "Scan")
+    return set(found)
+
+
+def test_an_array_that_is_filled_row_by_row() -> None:
+    def fn(x: jax.Array) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            h, out = c
+            h = jnp.sin(h) + x[i]
+            return h, out.at[i].set(h)
+
+        return lax.fori_loop(0, 40, step, (jnp.zeros(3), jnp.zeros((40, 3))))
+
+    assert only_operators(fn, X) == {"Sin", "Add", "Identity"}
+
+
+def test_arrays_that_are_written_here_and_there() -> None:
+    def fn(x: jax.Array) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            h, a, b, m = c
+            h = jnp.sin(h) + x[i]
+            a = a.at[(i * 7) % 11].set(h.sum())  # the last one counts
+            b = b.at[i % 5].add(h)
+            return h, a, b, m.at[i + 2, 1].set(h[0])
+
+        return lax.fori_loop(0, 40, step, (jnp.zeros(3), x[:11, 0], x[:5], jnp.ones((42, 3))))
+
+    assert "ScatterND" not in only_operators(fn, X)
+
+
+def test_arrays_that_are_read_or_depend_on_others_stay() -> None:
+    def fn(x: jax.Array, at: jax.Array) -> Any:
+        def step(c: Any, t: Any) -> Any:
+            h, a, b = c
+            i, row = t
+            h = jnp.sin(h) + row
+            return (h, a.at[i].set(h.sum() + a[0]), b.at[jnp.argmax(h)].set(i)), None
+
+        return lax.scan(step, (jnp.zeros(3), x[:, 0], jnp.zeros(3, int)), (at, x), reverse=True)[0]
+
+    at = np.arange(40, dtype=np.int32) % 9
+    assert sum(body["ScatterND"] for body in body_counts(check(fn, X, at), "Scan")) == 2
+
+
+def test_positions_that_are_taken_from_the_end_or_out_of_range() -> None:
+    def fn(x: jax.Array, at: jax.Array) -> Any:
+        def step(c: Any, t: Any) -> Any:
+            h, a = c
+            i, row = t
+            h = jnp.sin(h) + row
+            return (h, a.at[i].set(h[0])), h
+
+        forwards = lax.scan(step, (jnp.zeros(3), x[:9, 0]), (at, x))
+        known = lax.scan(step, (jnp.zeros(3), x[:9, 0]), (jnp.arange(40) - 20, x))
+        return forwards, known, lax.scan(step, (jnp.zeros(3), x[:9, 0]), (at, x), reverse=True)
+
+    check(fn, X, np.arange(40, dtype=np.int32) * 3 % 14 - 3)
+
+
+def test_consecutive_positions() -> None:
+    def fn(x: jax.Array) -> Any:
+        return (
+            x[np.arange(40)] + 1,
+            x[np.arange(3, 9)],
+            x[:, np.array([1, 2])],
+            x[np.array([-2, -1])],
+            x[np.array([39, 0])],
+        )
+
+    assert count(check(fn, X)) == {"Add": 1, "Slice": 3, "Gather": 1}
