@@ -8,6 +8,7 @@ array that is only written to, here and there at each step, need not be carried:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,9 +17,9 @@ from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.carries import Carries, take_over
 from jax2onnx.optimize.draws import THREEFRY
-from jax2onnx.optimize.engine import constants_for
-from jax2onnx.optimize.queries import Dims, as_shape, attribute, constant, dims, only_user
-from jax2onnx.optimize.steps import Scan, scans
+from jax2onnx.optimize.engine import constants_for, rename_operator
+from jax2onnx.optimize.queries import Dims, as_shape, attribute, constant, dims, only_user, producer
+from jax2onnx.optimize.steps import MOST, Scan, scans
 
 WORTH = 12
 """So many nodes take longer than the steps of another loop."""
@@ -32,7 +33,7 @@ def compute_all_steps_at_once(model: ir.Model) -> int:
     constant_of = constants_for(model.graph, "step_constant")
     count = 0
     for node in scans(model.graph):
-        for move in (Scan.compute_before, _stack_updates, _separate, Scan.compute_before, Scan.compute_behind):
+        for move in (Scan.compute_before, _delay, _stack_updates, _separate, Scan.compute_before, Scan.compute_behind):
             count += move(Scan(node, constant_of, arrays=True))
     return count
 
@@ -166,14 +167,56 @@ def _move(loop: Scan, states: list[int], nodes: list[ir.Node]) -> None:
         "", "Scan", operands, attributes, outputs=[*finals, *stacks], name=loop.node.name, metadata_props=notes
     )
     graph.insert_before(loop.node, new)
-    slices = [ir.Value(shape=v.shape, type=v.type) for v in before]
-    for i, final, slice_ in zip(states, finals, slices, strict=True):
+    _scan_instead(loop, dict(zip(states, zip(finals, stacks, strict=True), strict=True)), backwards)
+
+
+def _scan_instead(loop: Scan, states: dict[int, tuple[ir.Value, ir.Value]], backwards: int) -> None:
+    """Let a loop scan some of its states: for each, there is the last value and what it is at each step."""
+    body = loop.body
+    slices = [ir.Value(shape=body.inputs[i].shape, type=body.inputs[i].type) for i in states]
+    for (i, (final, _)), slice_ in zip(states.items(), slices, strict=True):
         take_over(final, loop.node.outputs[i])
         use_instead(body.inputs[i].uses(), slice_)
     Carries(loop.node).keep([i for i in range(loop.states) if i not in states])
     loop.states -= len(states)
     scanned = [(s, *loop.whole[s]) for s in loop.slices]
-    loop.scan([*scanned, *((s, stack, backwards) for s, stack in zip(slices, stacks, strict=True))])
+    loop.scan([*scanned, *((s, stack, backwards) for s, (_, stack) in zip(slices, states.values(), strict=True))])
+
+
+def _delay(loop: Scan) -> int:
+    """A state that is what was scanned a step before is scanned itself, its first value in front; how many."""
+    for i in range(loop.states):
+        result = loop.body.outputs[i]
+        copy = producer(result, "Identity")
+        source = copy.inputs[0] if copy is not None else None
+        if source not in loop.whole or likely_size([loop.length, *dims(result)]) > MOST or result.uses():
+            continue
+        assert copy is not None
+        whole, backwards = loop.whole[source]
+        start = loop.node.inputs[i]
+        rest = (loop.length - 1 if isinstance(loop.length, int) else None, *dims(result))
+        bounds = [[1], [np.iinfo(np.int64).max], [0]] if backwards else [[0], [-1], [0]]
+        first = _before(loop, "Unsqueeze", [start, loop.constant_of(np.asarray([0]))], (1, *dims(result)))
+        others = _before(loop, "Slice", [whole, *(loop.constant_of(np.asarray(b)) for b in bounds)], rest)
+        parts = [others, first] if backwards else [first, others]
+        stack = _before(loop, "Concat", parts, (loop.length, *dims(result)), axis=0)
+        last = loop.constant_of(np.asarray(0 if backwards else -1))
+        final = _before(loop, "Gather", [whole, last], dims(result), axis=0)
+        _scan_instead(loop, {i: (final, stack)}, backwards)
+        loop.body.remove(copy, safe=True)
+        return 1 + _delay(Scan(loop.node, loop.constant_of, arrays=True))
+    return 0
+
+
+def _before(loop: Scan, op_type: str, inputs: Sequence[ir.Value | None], shape: Sequence[Any], **axis: int) -> ir.Value:
+    """The result of a new node before the loop."""
+    assert loop.node.graph is not None and inputs[0] is not None
+    result = ir.Value(shape=as_shape(shape), type=inputs[0].type)
+    attributes = [ir.AttrInt64(name, value) for name, value in axis.items()]
+    name, notes = rename_operator(loop.node.name, "Scan", op_type), dict(loop.node.metadata_props) or None
+    node = ir.Node("", op_type, inputs, attributes, outputs=[result], name=name, metadata_props=notes)
+    loop.node.graph.insert_before(loop.node, node)
+    return result
 
 
 def _copy(node: ir.Node, copy_of: dict[ir.Value, ir.Value], results: Sequence[ir.Value] = ()) -> ir.Node:

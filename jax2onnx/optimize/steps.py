@@ -17,7 +17,7 @@ from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.batched import ELEMENTWISE, Batch, Constants
 from jax2onnx.optimize.carries import take_over
-from jax2onnx.optimize.engine import constants_for
+from jax2onnx.optimize.engine import constants_for, rename_operator
 from jax2onnx.optimize.queries import as_shape, attribute, constant, dims, splat
 from jax2onnx.optimize.simplify import RESHAPES
 
@@ -273,7 +273,8 @@ class Scan:
         if not self._needs_copy(value):
             return value
         result = ir.Value(shape=value.shape, type=value.type)
-        self.body.append(ir.Node("", "Identity", [value], outputs=[result]))
+        name, notes = rename_operator(self.node.name, "Scan", "Identity"), dict(self.node.metadata_props) or None
+        self.body.append(ir.Node("", "Identity", [value], outputs=[result], name=name, metadata_props=notes))
         return result
 
     def _drop_unused_slices(self) -> None:

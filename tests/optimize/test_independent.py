@@ -160,3 +160,30 @@ def test_consecutive_positions() -> None:
         )
 
     assert count(check(fn, X)) == {"Add": 1, "Slice": 3, "Gather": 1}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_was_scanned_in_the_steps_before(reverse: bool) -> None:
+    def fn(xs: jax.Array, start: jax.Array) -> Any:
+        def step(c: Any, x: jax.Array) -> Any:
+            last, before, y = c
+            y = jnp.sin(y) + (x * 2 + last * 3 + before * 4)
+            return (x, last, y), y
+
+        return lax.scan(step, (start, start + 1, start * 0), xs, reverse=reverse)
+
+    model = check(fn, X, X[0], dims=[("T", 3), None])
+    assert body_counts(model, "Scan") == [{"Sin": 1, "Add": 1, "Identity": 1}]
+    check_run(model, fn, X[:1], X[0])
+    check_run(model, fn, X[:2], X[0])
+
+
+def test_states_that_change_places() -> None:
+    def fn(xs: jax.Array) -> Any:
+        def step(c: Any, x: jax.Array) -> Any:
+            a, b, d = c
+            return (b, a, x), jnp.sin(a) * d + b
+
+        return lax.scan(step, (X[0], X[1], X[2]), xs)
+
+    check(fn, X)
