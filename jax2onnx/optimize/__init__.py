@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
+from jax2onnx.graphs import all_nodes, roots
 from jax2onnx.optimize import (
     activations,
     attention,
@@ -46,7 +47,7 @@ from jax2onnx.optimize import (
     units,
 )
 from jax2onnx.optimize.carries import drop_needless_carries
-from jax2onnx.optimize.draws import draw_together, write_out_draws
+from jax2onnx.optimize.draws import THREEFRY, draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.independent import compute_all_steps_at_once
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
@@ -129,9 +130,13 @@ def optimize(
     counts = _to_rest(model, normalization_mode)
     if write_out_composites():
         counts.update(_rewrite(model, TIDY))
-    counts["compute_all_steps_at_once"] = compute_all_steps_at_once(model)
-    counts["draw_together"] = draw_together(model)
-    if write_out_draws(model) or counts["compute_all_steps_at_once"]:
+    operators = {node.op_type for graph in roots(model) for node in all_nodes(graph)}
+    if "Scan" in operators:
+        counts["compute_all_steps_at_once"] = compute_all_steps_at_once(model)
+    if THREEFRY in operators:
+        counts["draw_together"] = draw_together(model)
+        counts["write_out_draws"] = write_out_draws(model)
+    if counts["compute_all_steps_at_once"] or counts["write_out_draws"]:
         counts.update(_rewrite(model, [*TIDY, *MOVE]))
     for _ in range(MAX_NARROWINGS):
         narrowed = Rewriter(model, [narrow.RULES]).run()
