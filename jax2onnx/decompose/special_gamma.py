@@ -1,18 +1,23 @@
 """The logarithm of the gamma function, its derivatives, and the Hurwitz zeta function.
 
-The same approximations as XLA's: Lanczos' for the first ones, the Euler-Maclaurin formula for zeta.
+In float64, the same approximations as XLA's: Lanczos' for the first ones, the Euler-Maclaurin formula for zeta. For
+floats of fewer bits, Stirling's series is shorter, and negative numbers, which are rare, are left out unless there are any.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
-from jax2onnx.decompose.special_elementary import at_least_float32, in_float64
+from jax2onnx.decompose.special_elementary import at_least_float32, horner, in_float64
+from jax2onnx.dimensions import likely_size
 
 # Lanczos' approximation with g = 7: gamma(x) is about (t/e)^(x - 1/2) (c0 + c1 / x + c2 / (x + 1) + ...), where
 # t = x + 6.5, for x >= 1/2. The other half comes from the reflection formula.
@@ -23,6 +28,10 @@ LANCZOS = [SCALE * c for c in (
     -176.61502916214059906584551354, 12.507343278686904814458936853, -0.13857109526572011689554707,
     9.984369578019570859563e-6, 1.50563273514931155834e-7,
 )]  # fmt: skip
+
+
+MANY = 1024
+"""For fewer elements, what is hardly ever needed is computed in no more time than it takes to ask."""
 
 
 def reflected(x: Array) -> tuple[Array, Array]:
@@ -42,23 +51,62 @@ def is_pole(x: Array) -> Array:
 
 
 @decomposes(lax.lgamma_p)
-@in_float64
-def lgamma(x: Array) -> Array:
+def lgamma(x: Array, **_: Any) -> Array:
     """The logarithm of the absolute value of the gamma function."""
+    return _lgamma(x) if x.dtype == np.float64 else _lgamma_of_floats(x)
+
+
+@in_float64
+def _lgamma(x: Array) -> Array:
     is_less, z = reflected(x)
     series = lax.full_like(x, BASE)
     for i, c in enumerate(LANCZOS):
         series = series + c / (z + i)
     log_gamma = (z - 0.5) * (lax.log(z + 6.5) - 1) + lax.log(series)
-    sine = lax.abs(lax.sin(math.pi * (x - nearest(x))))
-    reflection = lax.log(math.pi / sine) - log_gamma
-    return lax.select(is_pole(x), lax.full_like(x, np.inf), lax.select(is_less, reflection, log_gamma))
+    return lax.select(is_pole(x), lax.full_like(x, np.inf), lax.select(is_less, _mirrored(x, log_gamma), log_gamma))
+
+
+def _mirrored(x: Array, log_gamma: Array) -> Array:
+    """The logarithm of |gamma(x)| from that of gamma(1 - x)."""
+    return lax.log(math.pi / lax.abs(lax.sin(math.pi * (x - nearest(x))))) - log_gamma
+
+
+@in_float64
+def _lgamma_of_floats(x: Array) -> Array:
+    """Stirling's series six steps further, right to 1e-11, and the logarithm of what lies between.
+
+    The first two coefficients are -1 / 1680 and 1 / 1260 but for what makes the zeros at 1 and 2 exact.
+    """
+    is_less = x <= 0
+    z = lax.min(lax.select(is_less, 1 - x, x), 1e40)  # so that infinities are not subtracted
+    t = z + 6
+    r = 1 / t
+    u = z * (z + 5)
+    steps = u * (u + 4) * (u + 6)  # z * (z + 1) * ... * (z + 5)
+    series = r * horner(r * r, [-0.0005666470480670451, 0.0007934026062285214, -1 / 360, 1 / 12])
+    log_gamma = (z + 5.5) * lax.log(t) - z + (math.log(2 * math.pi) / 2 - 6) + series - lax.log(steps)
+
+    def reflect() -> Array:
+        return lax.select(is_pole(x), lax.full_like(x, np.inf), _mirrored(x, log_gamma))
+
+    return _in_rare_cases(is_less, reflect, log_gamma)
+
+
+def _in_rare_cases(is_rare: Array, rare: Callable[[], Array], usual: Array) -> Array:
+    """`rare` where that is so, computed only if it is so somewhere."""
+    if likely_size(is_rare.shape) < MANY:
+        return lax.select(is_rare, rare(), usual)
+    return lax.cond(jnp.any(is_rare), lambda: lax.select(is_rare, rare(), usual), lambda: usual)
 
 
 @decomposes(lax.digamma_p)
-@in_float64
-def digamma(x: Array) -> Array:
+def digamma(x: Array, **_: Any) -> Array:
     """The derivative of `lgamma`."""
+    return _digamma(x) if x.dtype == np.float64 else _digamma_of_floats(x)
+
+
+@in_float64
+def _digamma(x: Array) -> Array:
     is_less, z = reflected(x)
     series, derivative = lax.full_like(x, BASE), lax.full_like(x, 0)
     for i, c in enumerate(LANCZOS):
@@ -66,11 +114,33 @@ def digamma(x: Array) -> Array:
         series, derivative = series + term, derivative + term / (z + i)
     t = z + 6.5
     psi = lax.log(t) - derivative / series - 7 / t
+    return _digamma_at_poles(x, lax.select(is_less, _digamma_mirrored(x, psi), psi))
+
+
+def _digamma_mirrored(x: Array, psi: Array) -> Array:
+    """psi(x) from psi(1 - x)."""
     angle = math.pi * (x - nearest(x))
-    reflection = psi - math.pi * lax.cos(angle) / lax.sin(angle)
-    value = lax.select(is_less, reflection, psi)
+    return psi - math.pi * lax.cos(angle) / lax.sin(angle)
+
+
+def _digamma_at_poles(x: Array, value: Array) -> Array:
     value = lax.select(is_pole(x), lax.full_like(x, np.nan), value)
     return lax.select(x == 0, lax.full_like(x, compat.definitions.DIGAMMA_OF_ZERO), value)
+
+
+@in_float64
+def _digamma_of_floats(x: Array) -> Array:
+    """The derivative of the same series, right to 2e-10."""
+    is_less = x <= 0
+    z = lax.select(is_less, 1 - x, x)
+    t = z + 6
+    r = 1 / t
+    near = lax.min(z, 1e40)  # so that infinities are not divided
+    u = near * (near + 5)
+    steps = (2 * near + 5) * (1 / u + 1 / (u + 4) + 1 / (u + 6))  # 1 / z + 1 / (z + 1) + ... + 1 / (z + 5)
+    w = r * r
+    psi = lax.log(t) - r / 2 - w * horner(w, [-1 / 240, 1 / 252, -1 / 120, 1 / 12]) - steps
+    return _in_rare_cases(is_less, lambda: _digamma_at_poles(x, _digamma_mirrored(x, psi)), psi)
 
 
 # (2k)! / B(2k) for k = 12, ..., 1, where B are the Bernoulli numbers.

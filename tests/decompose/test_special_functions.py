@@ -12,7 +12,7 @@ from jax2onnx import compat
 from jax2onnx.decompose import special_bessel, special_erf, special_gamma, special_incomplete
 from jax2onnx.decompose.registry import DECOMPOSITIONS
 from tests.decompose.agreement import SPECIAL, assert_agrees, evaluate
-from tests.helpers import check, quick
+from tests.helpers import check, check_run, quick
 
 MODULES = special_bessel, special_erf, special_gamma, special_incomplete  # importing them registers the definitions
 
@@ -124,3 +124,21 @@ def test_derivatives_of_error_functions(fn, dtype):
     model = check(jax.vmap(jax.grad(fn)), x, rtol=rtol, atol=1e-37, x64=True)
     assert len(model.graph.node) < 50
     check(jax.vmap(jax.grad(jax.grad(fn))), x[1:-3], rtol=rtol, atol=1e-36, x64=True)
+
+
+@pytest.mark.parametrize("fn", [lax.lgamma, lax.digamma])
+def test_negative_numbers_only_cost_time_where_there_are_some(fn):
+    x = np.concatenate([np.geomspace(1e-30, 1e30, 1500), [np.inf, np.nan, 3e38, 1, 2]]).astype(np.float32)
+    model = check(fn, x, rtol=2e-6, atol=3e-6)
+    usual, rare = (
+        [[n.op_type for n in a.g.node] for node in model.graph.node for a in node.attribute if a.name == name]
+        for name in ("else_branch", "then_branch")
+    )
+    assert usual == [["Identity"]]
+    assert "Sin" in rare[0]
+    assert "Sin" not in [n.op_type for n in model.graph.node]
+    special = np.float32([-np.inf, -1, -2.5, -0.0, 0.0, -1e-20])
+    check_run(model, fn, np.concatenate([x[: -len(special)], special]), rtol=2e-6, atol=3e-6)
+    assert "If" not in [n.op_type for n in check(fn, special, rtol=2e-6, atol=3e-6).graph.node]
+    check(fn, x, dims=[("N",)], rtol=2e-6, atol=3e-6)
+    check(fn, x[:0])
