@@ -5,13 +5,14 @@ Bounds come from known arrays, from Range and Clip, and go through integer arith
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.queries import attribute, constant, dims, producer, scalar
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar
 
 RULES = RuleSet()
 
@@ -31,7 +32,9 @@ LIMITS = {
     ir.DataType.from_numpy(np.dtype(name)): np.iinfo(name)
     for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 }
-SAME_VALUES = {"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Gather", "Identity", "Cast"}
+SAME_VALUES = {"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Gather", "Identity"}
+PLACES = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}
+"""Operators that tell the places of elements along an axis, and the one that they do it for by default."""
 
 
 def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
@@ -55,8 +58,16 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
             return (int(start), max(int(start), most[1] - 1)) if most is not None and step == 1 else None
         steps = range(int(start), int(limit), int(step))
         return (min(steps[0], steps[-1]), max(steps[0], steps[-1])) if len(steps) else None
-    if node.op_type in SAME_VALUES:
+    if node.op_type == "Cast":
+        found = bounds(node.inputs[0], depth - 1) or _of_dtype(node.inputs[0])
+    elif node.op_type in SAME_VALUES:
         found = bounds(node.inputs[0], depth - 1)
+    elif node.op_type in PLACES:
+        count = dims(node.inputs[0])[attribute(node, "axis", PLACES[node.op_type])]  # type: ignore[arg-type]
+        is_place = value is node.outputs[-1]
+        found = (0, (count if isinstance(count, int) else LARGEST_SIZE) - 1) if is_place and count != 0 else None
+    elif node.op_type == "ReduceSum":
+        found = _of_sum(node, bounds(node.inputs[0], depth - 1))
     elif node.op_type == "Concat":
         parts = [p for p in (bounds(v, depth - 1) for v in node.inputs) if p is not None]
         if len(parts) < len(node.inputs):
@@ -84,6 +95,24 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
         return None
     limits = LIMITS[value.dtype]  # type: ignore[index]
     return found if found is not None and limits.min <= found[0] and found[1] <= limits.max else None
+
+
+def _of_dtype(value: ir.Value | None) -> Interval | None:
+    """Between which integers the elements of a value are because of its type."""
+    if value is None or value.dtype == ir.DataType.BOOL:
+        return None if value is None else (0, 1)
+    limits = LIMITS.get(value.dtype)  # type: ignore[arg-type]
+    return None if limits is None else (int(limits.min), int(limits.max))
+
+
+def _of_sum(node: ir.Node, terms: Interval | None) -> Interval | None:
+    """What sums of integers may be."""
+    axes = axes_of(node)
+    if terms is None or axes is None:
+        return None
+    sizes = [dims(node.inputs[0])[axis] for axis in axes]  # type: ignore[arg-type]
+    count = math.prod(size if isinstance(size, int) else LARGEST_SIZE for size in sizes)
+    return min(count * terms[0], 0), max(count * terms[1], 0)
 
 
 def fits(value: ir.Value, dtype: ir.DataType | None) -> bool:

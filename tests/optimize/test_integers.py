@@ -144,3 +144,21 @@ def test_unsigned_indices_are_clipped_once(shape: tuple[int, ...]) -> None:
     assert ops(model) == ["Min", "Cast", "GatherElements" if len(shape) == 1 else "Gather"]
     for dtype in ("uint8", "uint64", "int32"):
         check(read, table, extremes(dtype, 100))
+
+
+def test_places_and_counts_need_not_be_wrapped() -> None:
+    """They are no negative indices, and places are not too large either."""
+    x = np.random.default_rng(0).integers(-9, 9, (5, 7)).astype(np.int32)
+    table = np.arange(36, dtype=np.float32).reshape(12, 3)
+
+    def read(x: Any, table: Any) -> Any:
+        place, best = jnp.argmin(x, 1), lax.top_k(x, 2)[1]
+        bits = jnp.sum((x[:, :3] > 0) * jnp.array([1, 2, 4]), 1)
+        return table[place], table[best], table[bits], table[(x[:, 0] > 0).astype(np.uint8)]
+
+    for dims in (None, [("B", 7), None]):
+        model = check(read, x, table, dims=dims)
+        assert not {"Less", "Where"} & set(ops(model))
+        assert ops(model).count("Clip") + ops(model).count("Min") <= 1
+    check(lambda x: jnp.arange(9)[jnp.sum(x, 0) - 3], extremes("int32", 35).reshape(5, 7))
+    check(lambda x: jnp.arange(9)[jnp.sum(x.astype(np.int32) * 2**30, 0)], np.ones((4, 3), bool))
