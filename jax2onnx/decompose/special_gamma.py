@@ -1,7 +1,8 @@
 """The logarithm of the gamma function, its derivatives, and the Hurwitz zeta function.
 
 In float64, the same approximations as XLA's: Lanczos' for the first ones, the Euler-Maclaurin formula for zeta. For
-floats of fewer bits, Stirling's series is shorter, and negative numbers, which are rare, are left out unless there are any.
+floats of fewer bits, Stirling's series is shorter, and negative numbers, which are rare, cost time only where there are
+any.
 """
 
 from __future__ import annotations
