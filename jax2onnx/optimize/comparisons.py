@@ -1,6 +1,6 @@
-"""Comparisons of floats: that 0.0 stands for -0.0, and one NaN for all, makes no difference to them.
+"""Comparisons of floats: what makes no difference to them, and what they always say.
 
-JAX makes numbers canonical before it sorts or searches.
+JAX makes numbers canonical before it sorts or searches, and asks for the sign of numbers that have none.
 """
 
 from __future__ import annotations
@@ -52,6 +52,21 @@ def none_of_known_numbers(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     known = constant(table)
     return None if known is None or np.isnan(known).any() else everywhere(r, False, node, node.inputs[0])
+
+
+@RULES.rewrites("Less", given=first("Abs"))
+def nothing_below_zero(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """|x| < 0, also for NaN. (Only of integers, that of the least one is negative.)"""
+    x, bound = node.inputs[0], scalar(node.inputs[1])
+    if x is None or x.dtype is None or not x.dtype.is_floating_point() or bound is None or not bound <= 0:
+        return None
+    return everywhere(r, False, node, x)
+
+
+@RULES.rewrites("Abs", given=first("Abs"))
+def once_is_enough(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """||x|| = |x|."""
+    return node.inputs[0]
 
 
 DECISIVE = {"And": False, "Or": True}

@@ -73,3 +73,17 @@ def test_what_decides_alone() -> None:
 
     check(decide, x)
     check(lambda x: jnp.isnan(jnp.asarray(TABLE)[x]), np.array([3, 9, -20, 20], np.int32))
+
+
+def test_what_has_no_sign_is_not_below_zero() -> None:
+    def choose(x: jax.Array) -> list[jax.Array]:
+        z = abs(x)
+        below = jnp.where(z < 0, 1, z), jnp.where(abs(z) < -0.0, 1, z), jnp.where(z < -1, 1, z)
+        return [*below, jnp.where(z < 1, -1, z), jnp.where(z <= 0, -1, z)]
+
+    model = check(choose, SPECIAL)
+    assert operators(model.graph).count("Where") == 2
+    assert operators(model.graph).count("Abs") == 1
+    assert operators(check(choose, SPECIAL, dims=[("N",)]).graph).count("Where") == 2
+    check(choose, np.array([0, -5, 7], np.int32))
+    check(jax.scipy.stats.norm.cdf, SPECIAL)
