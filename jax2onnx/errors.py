@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-_LINE = re.compile(r"\.py:\d+")
+UNKNOWN_LINE = "unknown"
+_LINE = re.compile(r"\.py:\d+|, at [^ ]+:\d+\.$")
 _OWN_FOLDER = os.path.dirname(__file__) + os.sep
 
 
@@ -21,8 +22,8 @@ class UnsupportedError(Jax2OnnxError, NotImplementedError):
     """The program contains something that cannot be expressed exactly. Nothing was written."""
 
     def at(self, line: str) -> UnsupportedError:
-        """The same, with the line of the program that it is about, unless it has one or the line is one of ours."""
-        if _LINE.search(str(self)) or line.startswith(_OWN_FOLDER):
+        """The same, with the line of the program that it is about, unless it has one, or nobody else knows this one."""
+        if _LINE.search(str(self)) or line == UNKNOWN_LINE or line.startswith(_OWN_FOLDER):
             return self
         return UnsupportedError(f"{str(self).rstrip('.')}, at {line}.")
 

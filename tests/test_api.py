@@ -233,6 +233,13 @@ def test_an_operator_that_the_opset_lacks():
         to_onnx(lambda xs: lax.scan(body, 0, xs), [np.ones((9, 5), np.int32)], opset=17)
 
 
+def test_an_operator_that_the_opset_lacks_in_what_we_define():
+    """The equations of a definition of ours have no line: only that of the program is said."""
+    line = test_an_operator_that_the_opset_lacks_in_what_we_define.__code__.co_firstlineno + 4
+    with pytest.raises(UnsupportedError, match=rf"the opset is 17, at [^ ]*test_api\.py:{line}\.$"):
+        to_onnx(lambda key: jax.random.bits(key, (3,)), [jax.random.key(0)], opset=17)
+
+
 @pytest.mark.parametrize("opset", range(17, 27))
 def test_every_opset(opset):
     def fn(x):

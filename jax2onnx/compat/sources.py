@@ -9,6 +9,8 @@ from typing import Any
 
 from jax._src import source_info_util
 
+from jax2onnx.errors import UNKNOWN_LINE
+
 _OWN_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _PYTHON_FOLDER = sysconfig.get_path("stdlib") + os.sep
 
@@ -34,7 +36,7 @@ def source_line(eqn: Any, *around: Any) -> str:
     frames = [frame for e in (eqn, *around) for frame in _frames(e)]
     own = [f for f in frames if not is_library(f.file_name)]
     frame = next(iter(own or frames), None)
-    return f"{frame.file_name}:{frame.start_line}" if frame else "unknown"
+    return f"{frame.file_name}:{frame.start_line}" if frame else UNKNOWN_LINE
 
 
 def source_stack(eqn: Any, *around: Any) -> str:
