@@ -75,8 +75,9 @@ def cholesky_update(r: Array, w: Array, **_) -> Array:
 def lu(a: Array, **_) -> list[Array]:
     """P a = L U with partial pivoting: packed L and U, row interchanges, and the permutation they amount to.
 
-    Each step finishes one column of L and one row of U from the earlier ones (Crout's order), so that nothing but these
-    is written. The rows stay where they are until the end; `order` tells which row is in which place.
+    Each step finishes one column of L and one row of U, and takes their product out of the rest: many small matrices at
+    once, where a product of each row with what is known would be a MatMul of its own for each matrix. The rows stay
+    where they are until the end; `order` tells which row is in which place.
     """
     m, n = a.shape
     rank = compat.dims.smaller(m, n)
@@ -84,23 +85,22 @@ def lu(a: Array, **_) -> list[Array]:
     if rank == 0:
         return [a, jnp.zeros((rank,), np.int32), index]
 
-    def step(carry: Any, inputs: tuple[Array, Array]) -> tuple[Any, Array]:
-        lt, u, order, below = carry  # L^T with its columns in the order of the rows of a; which rows are left
-        k, column = inputs
-        column = column - at(u, k, 1) @ lt
+    def step(carry: Any, k: Array) -> tuple[Any, tuple[Array, ...]]:
+        rest, order, below = carry  # `below` are the rows that are left
+        column = at(rest, k, 1)
         magnitude = abs(jnp.real(column)) + abs(jnp.imag(column)) if is_complex(column) else abs(column)
         place = lax.argmax(jnp.where(index < k, -1, take(magnitude, order)), 0, np.int32)
         chosen = at(order, place)
         order = jnp.where(index == k, chosen, jnp.where(index == place, at(order, k), order))
         below = below & (index != chosen)
 
-        row = at(a, chosen) - at(lt, chosen, 1) @ u
+        row = at(rest, chosen)
         pivot = at(row, k)
         column = jnp.where(below, column / jnp.where(pivot == 0, 1, pivot), 0)
-        return (replace(lt, k, column), replace(u, k, row), order, below), place
+        return (rest - column[:, None] * row, order, below), (column, row, place)
 
-    start = (jnp.zeros((rank, m), a.dtype), jnp.zeros((rank, n), a.dtype), index, jnp.ones((m,), bool))
-    (lt, u, order, _below), pivots = lax.scan(step, start, (indices(rank), take(a.T, indices(rank))))
+    start = (a, index, jnp.ones((m,), bool))
+    (_, order, _), (lt, u, pivots) = lax.scan(step, start, indices(rank))  # the columns of L^T are in the order of a
     lower = jnp.pad(take(lt, order, 1).T, ((0, 0), (0, n - rank)))
     u = jnp.pad(u, ((0, m - rank), (0, 0)))
     return [jnp.where(on_or_below(m, n, -1), lower, u), pivots, order]

@@ -17,6 +17,7 @@ from tests.decompose.linalg_cases import (
     hard_general,
     random,
 )
+from tests.helpers import check
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -165,3 +166,15 @@ def test_symbolic_batch():
     assert [x.shape for x in jax.eval_shape(linalg_factor.lu, spec)] == [(b, 4, 4), (b, 4), (b, 4)]
     q, _ = jax.eval_shape(lambda a: linalg_qr.qr(a, pivoting=False, full_matrices=False), spec)
     assert q.shape == (b, 4, 4)
+
+
+@pytest.mark.parametrize("shape", [(40, 3, 3), (2, 5, 3), (2, 3, 5)])
+def test_lu_of_many_takes_no_products_of_matrices(shape: tuple[int, ...]) -> None:
+    """Each would be a MatMul of its own in ONNX Runtime."""
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    x[0, 0] = 0
+    x[1, :, 1] = x[1, :, 0]
+    for dims in (None, [("B", *shape[1:])]):
+        model = check(lax.linalg.lu, x, dims=dims, rtol=1e-5, atol=1e-5)
+        bodies = [a.g for node in model.graph.node for a in node.attribute if a.HasField("g")]
+        assert not [n for graph in (model.graph, *bodies) for n in graph.node if n.op_type == "MatMul"]
