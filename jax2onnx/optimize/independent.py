@@ -98,7 +98,8 @@ def _is_all(index: ir.Value, shape: Dims, update: Dims) -> bool:
 
 def _separate(loop: Scan) -> int:
     """Give the states that depend on no other a loop of their own, if more becomes independent by that; how many."""
-    chains = {i: chain for i in range(loop.states) if (chain := _chain(loop, i)) is not None}
+    origins = _origins(loop)
+    chains = {i: _chain(loop, i) for i in range(loop.states) if origins.get(loop.body.outputs[i], i) == i}
     if not chains or len(chains) == loop.states:
         return 0
     apart = {node for chain in chains.values() for node in chain}
@@ -117,22 +118,31 @@ def _separate(loop: Scan) -> int:
     return len(chains)
 
 
-def _chain(loop: Scan, i: int) -> set[ir.Node] | None:
-    """The nodes that compute the next value of a state, if that depends on no other state and changes."""
-    inner = set(list(loop.body.inputs)[: loop.states]) - {loop.body.inputs[i]}
+def _origins(loop: Scan) -> dict[ir.Value, int | None]:
+    """For the values of a body, the only state that each of them is computed from, None if that is not so simple.
+
+    What is computed from no state is not among them.
+    """
+    origins: dict[ir.Value, int | None] = {v: i for i, v in enumerate(list(loop.body.inputs)[: loop.states])}
+    for node in loop.body:
+        found = {origins[v] for v in loop.own_operands(node) if v in origins}
+        if bodies(node):
+            found = {None}
+        if found:
+            origins.update(dict.fromkeys(node.outputs, found.pop() if len(found) == 1 else None))
+    return origins
+
+
+def _chain(loop: Scan, i: int) -> set[ir.Node]:
+    """The nodes that compute the next value of a state."""
     nodes: set[ir.Node] = set()
     wanted = [loop.body.outputs[i]]
     while wanted:
         value = wanted.pop()
         node = value.producer()
-        if value in inner:
-            return None
-        if value not in loop.own or node is None or node in nodes:
-            continue
-        if bodies(node):
-            return None
-        nodes.add(node)
-        wanted += loop.own_operands(node)
+        if value in loop.own and node is not None and node not in nodes:
+            nodes.add(node)
+            wanted += loop.own_operands(node)
     return nodes
 
 
