@@ -200,7 +200,7 @@ def _rewrite(model: ir.Model, rule_sets: list[RuleSet], before: Counter[str] | N
         done["drop_needless_carries"] = drop_needless_carries(model)
         done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
     done["share_equal_nodes"] = share_equal_nodes(model)
-    if "Slice" in rewriter.operators:
+    if has_loops or "Slice" in rewriter.operators:  # what is taken out of loops may be sliced
         done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
     return done
 
