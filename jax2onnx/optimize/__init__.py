@@ -19,6 +19,7 @@ from jax2onnx.optimize import (
     batch_norm,
     bidirectional,
     comparisons,
+    conditions,
     convolution,
     detours,
     division,
@@ -39,6 +40,7 @@ from jax2onnx.optimize import (
     pixels,
     recurrent,
     rotary,
+    signs,
     simplify,
     slices,
     softmax,
@@ -56,6 +58,8 @@ from jax2onnx.optimize.steps import take_out_step_arithmetic
 
 TIDY = [
     simplify.RULES,
+    signs.RULES,
+    conditions.RULES,
     slices.RULES,
     fold.RULES,
     integers.RULES,
