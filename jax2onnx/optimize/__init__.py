@@ -40,6 +40,7 @@ from jax2onnx.optimize import (
     pixels,
     recurrent,
     rotary,
+    sigmoid,
     signs,
     simplify,
     slices,
@@ -74,6 +75,7 @@ RECOGNISE = [
     masks.RULES,
     softmax.RULES,
     activations.RULES,
+    sigmoid.RULES,
     piecewise.RULES,
     convolution.RULES,
     recurrent.RULES,
@@ -84,6 +86,7 @@ RECOGNISE = [
 ]
 LAST = [
     simplify.LAST,
+    sigmoid.LAST,
     integers.LAST,
     slices.LAST,
     convolution.LAST,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
-from jax2onnx.optimize.queries import SPLATS, dims, has_many, is_zero, producer, scalar, splat
+from jax2onnx.optimize.queries import SPLATS, dims, has_many, is_zero, only_user, producer, scalar, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -74,55 +74,64 @@ def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Relu", found[0], like=node.outputs[0])
 
 
-@rewrites("Mul", given=some("Add", "erfc", "Mul", "Div", "Neg"), needs=("Erf", "Tanh", "erfc"))
+@rewrites("Mul", "Div", given=some("Add", "erfc", "Mul", "Div", "Neg"), needs=("Erf", "Tanh", "erfc"))
 def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * 0.5 * (1 + tanh(0.798 * (x + 0.0447 * x**3))), or x * 0.5 * (1 + erf(x / sqrt 2)), or with erfc."""
     if r.opset < GELU_OPSET or _feeds_product(node):
         return None
-    varying, constant = factors(node.outputs[0])
-    if len(varying) != 2 or not is_close(constant, 0.5, node.outputs[0]):
-        return None
-    for x, gate in (varying, varying[::-1]):
-        kind = _gelu_gate(x, gate)
-        if kind is not None:
-            return r.op("Gelu", x, like=node.outputs[0], approximate=kind)
+    y = node.outputs[0]
+    varying, constant = factors(y)
+    for x, gate in (varying, varying[::-1]) if len(varying) == 2 else ():
+        kind, weight = _gelu_gate(x, gate)
+        if kind is not None and dims(x) == dims(y) and is_close(constant * weight, 0.5, y):
+            return r.op("Gelu", x, like=y, approximate=kind)
     return None
 
 
 def _feeds_product(node: ir.Node) -> bool:
     """Is the result only a factor of a larger product, which will be looked at as a whole?"""
-    y = node.outputs[0]
-    uses = y.uses()
-    return len(uses) == 1 and not y.is_graph_output() and next(iter(uses)).node.op_type == "Mul"
+    user = only_user(node.outputs[0])
+    if user is None or user.op_type not in ("Mul", "Div"):
+        return False
+    return user.op_type == "Mul" or splat(user.inputs[1]) is not None
 
 
-def _gelu_gate(x: ir.Value, gate: ir.Value) -> str | None:
+def _gelu_gate(x: ir.Value, gate: ir.Value) -> tuple[str | None, float]:
+    """Which kind of Gelu x times the gate is, and the factor in the gate, as in 1 + erf(...), 0.5 + 0.5 * tanh(...)."""
     complement = producer(gate, "erfc")
     if complement is not None:
         varying, constant = factors(complement.inputs[0])
-        return "none" if varying == [x] and is_close(constant, -math.sqrt(0.5), x) else None
+        return ("none", 1.0) if varying == [x] and is_close(constant, -math.sqrt(0.5), x) else (None, 0.0)
     one_more = operand_and_scalar(producer(gate, "Add"))
-    if one_more is None or one_more[1] != 1:
-        return None
-    error = producer(one_more[0], "Erf")
+    functions, weight = factors(one_more[0]) if one_more is not None else ([], 0.0)
+    if one_more is None or len(functions) != 1 or one_more[1] != weight:
+        return None, 0.0
+    error, tangent = producer(functions[0], "Erf"), producer(functions[0], "Tanh")
     if error is not None:
         varying, constant = factors(error.inputs[0])
-        return "none" if varying == [x] and is_close(constant, math.sqrt(0.5), x) else None
-    tangent = producer(one_more[0], "Tanh")
-    if tangent is None:
-        return None
-    varying, constant = factors(tangent.inputs[0])
-    if len(varying) != 1 or not is_close(constant, math.sqrt(2 / math.pi), x):
-        return None
+        return ("none" if varying == [x] and is_close(constant, math.sqrt(0.5), x) else None), weight
+    return ("tanh" if tangent is not None and _is_gelu_cubic(x, tangent.inputs[0]) else None), weight
+
+
+def _is_gelu_cubic(x: ir.Value, value: ir.Value | None) -> bool:
+    """Is it 0.798 * (x + 0.0447 * x**3), or 0.798 * x * (1 + 0.0447 * x**2)?"""
+    varying, constant = factors(value)
+    if len(varying) not in (1, 2) or not is_close(constant, math.sqrt(2 / math.pi), x):
+        return False
+    if len(varying) == 2:
+        for a, b in (varying, varying[::-1]):
+            one_more = operand_and_scalar(producer(b, "Add"))
+            if a is x and one_more is not None and one_more[1] == 1:
+                square, weight = factors(one_more[0])
+                return is_close(weight, 0.044715, x) and square == [x, x]
+        return False
     inner = producer(varying[0], "Add")
-    if inner is None:
-        return None
-    for a, cubic in (tuple(inner.inputs), tuple(inner.inputs)[::-1]):
+    for a, cubic in (inner.inputs, inner.inputs[::-1]) if inner is not None else ():
         if a is x:
             cube, weight = factors(cubic)
             if is_close(weight, 0.044715, x) and _is_cube(cube, x):
-                return "tanh"
-    return None
+                return True
+    return False
 
 
 def _is_cube(cube: list[ir.Value], x: ir.Value) -> bool:
@@ -150,11 +159,21 @@ def recognise_softplus(r: Rewriter, node: ir.Node) -> ir.Value | None:
     else:
         checked = guard.inputs[0]
     x = _softplus_operand(value)
-    if x is None or checked is not x:
+    if x is None or _without_sign(checked) is not _without_sign(x):
         return None
     if on_nan is not x and operand_and_scalar(producer(on_nan, "Add")) not in ((x, 0), None):
         return None
     y = node.outputs[0]
+    return r.op("Softplus", x, like=y) if not has_many(x) else _softplus(r, x, y)
+
+
+@rewrites("Add", given=some("Relu"))
+def recognise_unguarded_softplus(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """max(x, 0) + log1p(exp(-|x|))."""
+    y = node.outputs[0]
+    x, guard = _softplus_operand(y), only_user(y)
+    if x is None or (guard is not None and guard.op_type == "Where" and producer(guard.inputs[0], "IsNaN", "Not")):
+        return None
     return r.op("Softplus", x, like=y) if not has_many(x) else _softplus(r, x, y)
 
 
@@ -178,55 +197,127 @@ def _softplus_operand(value: ir.Value | None) -> ir.Value | None:
         exponential = producer(log.inputs[0], "Exp") if log is not None else None
         negative = producer(exponential.inputs[0], "Neg") if exponential is not None else None
         magnitude = producer(negative.inputs[0], "Abs") if negative is not None else None
-        if relu is not None and magnitude is not None and magnitude.inputs[0] is relu.inputs[0]:
+        if relu is None or magnitude is None:
+            continue
+        if _without_sign(magnitude.inputs[0]) is _without_sign(relu.inputs[0]):
             return relu.inputs[0]
     return None
 
 
-@rewrites("Where", given=first("Greater"))
+def _without_sign(value: ir.Value | None) -> ir.Value | None:
+    negation = producer(value, "Neg")
+    return negation.inputs[0] if negation is not None else value
+
+
+COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+
+
+class Cases(NamedTuple):
+    """x where it is positive, something else where it is negative."""
+
+    x: ir.Value
+    negative: ir.Value
+    comparison: str
+
+
+def by_sign(node: ir.Node) -> Cases | None:
+    """What a Where chooses by the sign of a value, if that is the value itself where it is positive."""
+    condition, a, b = node.inputs
+    compared = producer(condition, *COMPARISONS)
+    if compared is None or a is None or b is None or scalar(compared.inputs[1]) != 0:
+        return None
+    x, negative = (a, b) if compared.op_type.startswith("Greater") else (b, a)
+    return Cases(x, negative, compared.op_type) if compared.inputs[0] is x else None
+
+
+@rewrites("Where", given=first("Less", "LessOrEqual"))
+def recognise_relu_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """0 where x < 0, x elsewhere. (The other way round, NaN would become 0.)"""
+    found = by_sign(node)
+    if found is None or not is_zero(splat(found.negative)) or node.outputs[0].dtype not in RELU_TYPES:
+        return None
+    return r.op("Relu", found.x, like=node.outputs[0]) if dims(found.x) == dims(node.outputs[0]) else None
+
+
+@rewrites("Where", given=first(*COMPARISONS))
 def recognise_elu(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """x where x > 0, alpha * expm1(x) elsewhere."""
-    condition, x, negative = node.inputs
-    above = producer(condition, "Greater")
-    if above is None or x is None or above.inputs[0] is not x or scalar(above.inputs[1]) != 0:
+    """x where x > 0, alpha * expm1(x) elsewhere; with expm1(x / alpha), it is Celu."""
+    found, y = by_sign(node), node.outputs[0]
+    varying, alpha = factors(found.negative) if found is not None else ([], 0.0)
+    argument = _grown(varying[0]) if len(varying) == 1 else None
+    if found is None or argument is None or not 0 < alpha < math.inf or float(np.float32(alpha)) != alpha:
         return None
-    varying, alpha = factors(negative)
-    grown = producer(varying[0], "expm1") if len(varying) == 1 else None
-    if grown is None or alpha <= 0:
+    attribute = None if alpha == 1 else alpha
+    if _where_negative(argument, node) is found.x:
+        return r.op("Elu", found.x, like=y, alpha=attribute)
+    inner, slope = factors(argument)
+    if inner != [found.x] or not is_close(alpha * slope, 1.0, y) or y.dtype != ir.DataType.FLOAT:
         return None
-    argument = grown.inputs[0]
-    inner = producer(argument, "Where")
-    if inner is not None and inner.inputs[0] is condition and splat(inner.inputs[1]) == 0:
-        argument = inner.inputs[2]
-    if argument is not x or float(np.float32(alpha)) != alpha:
-        return None
-    return r.op("Elu", x, like=node.outputs[0], alpha=None if alpha == 1 else alpha)
+    return r.op("Celu", found.x, like=y, alpha=attribute)
 
 
-@rewrites("Where", given=first("Greater", "GreaterOrEqual"))
+def _grown(value: ir.Value) -> ir.Value | None:
+    """t if `value` is expm1(t), or exp(t) - 1, as ONNX Runtime has it; of many, that is faster than the operator."""
+    node = producer(value, "expm1", "Sub")
+    if node is None or node.op_type == "expm1":
+        return node.inputs[0] if node is not None else None
+    exponential = producer(node.inputs[0], "Exp")
+    if exponential is None or splat(node.inputs[1]) != 1 or value.dtype != ir.DataType.FLOAT or has_many(value):
+        return None
+    return exponential.inputs[0]
+
+
+def _where_negative(value: ir.Value | None, cases: ir.Node) -> ir.Value | None:
+    """`value` without what is done to it only where nobody looks: min(x, 0), or 0 where x is positive."""
+    lowered = operand_and_scalar(producer(value, "Min"))
+    if lowered is not None and lowered[1] == 0:
+        return lowered[0]
+    inner = producer(value, "Where")
+    if inner is None or inner.inputs[0] is not cases.inputs[0]:
+        return value
+    _, a, b = inner.inputs
+    compared = producer(cases.inputs[0], *COMPARISONS)
+    positive, negative = (a, b) if compared is not None and compared.op_type.startswith("Greater") else (b, a)
+    return negative if splat(positive) == 0 else value
+
+
+@rewrites("Where", given=first(*COMPARISONS))
 def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x where x >= 0, alpha * x elsewhere."""
-    condition, x, negative = node.inputs
-    above = producer(condition, "Greater", "GreaterOrEqual")
-    if above is None or x is None or above.inputs[0] is not x or scalar(above.inputs[1]) != 0:
+    found = by_sign(node)
+    varying, alpha = factors(found.negative) if found is not None else ([], 0.0)
+    if found is None or varying != [found.x] or float(np.float32(alpha)) != alpha or found.x.dtype not in RELU_TYPES:
         return None
-    varying, alpha = factors(negative)
-    if varying != [x] or float(np.float32(alpha)) != alpha or x.dtype not in RELU_TYPES:
+    if found.comparison in ("Greater", "LessOrEqual") and alpha < 0:  # 0 becomes -0.0
         return None
-    if above.op_type == "Greater" and alpha < 0:  # 0 becomes -0.0
-        return None
-    return r.op("LeakyRelu", x, like=node.outputs[0], alpha=alpha)
+    return r.op("LeakyRelu", found.x, like=node.outputs[0], alpha=alpha)
+
+
+@rewrites("Max", given=some("Mul"))
+def recognise_leaky_relu_by_maximum(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """max(x, alpha * x)."""
+    for x, lower in (node.inputs, node.inputs[::-1]) if len(node.inputs) == 2 else ():
+        varying, alpha = factors(lower)
+        if x is None or varying != [x] or not 0 < alpha < 1 or x.dtype not in RELU_TYPES:
+            continue
+        if float(np.float32(alpha)) == alpha and dims(x) == dims(node.outputs[0]):
+            return r.op("LeakyRelu", x, like=node.outputs[0], alpha=alpha)
+    return None
 
 
 @rewrites("Mul", given=some("Tanh"))
 def recognise_mish(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """x * tanh(softplus(x))."""
+    """x * tanh(softplus(x)). There log1p(exp(x)) is as good: where exp(x) is inf, its tangent is 1, too."""
     if r.opset < MISH_OPSET:
         return None
     for x, gate in (tuple(node.inputs), tuple(node.inputs)[::-1]):
         tangent = producer(gate, "Tanh")
-        softplus = producer(tangent.inputs[0], "Softplus") if tangent is not None else None
-        if softplus is not None and softplus.inputs[0] is x:
+        softplus = producer(tangent.inputs[0], "Softplus", "log1p") if tangent is not None else None
+        argument = softplus.inputs[0] if softplus is not None else None
+        if softplus is not None and softplus.op_type == "log1p":
+            exponential = producer(argument, "Exp")
+            argument = exponential.inputs[0] if exponential is not None and x is not None and not has_many(x) else None
+        if argument is not None and argument is x:
             return r.op("Mish", x, like=node.outputs[0])
     return None
 

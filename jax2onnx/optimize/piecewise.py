@@ -45,6 +45,13 @@ def recognise_clip(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _clip(r, node, found[0], float(low[1]), float(high[1]))
 
 
+@rewrites("Relu", given=first("Min"))
+def recognise_clip_at_zero(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """max(min(x, high), 0)."""
+    found = operand_and_scalar(producer(node.inputs[0], "Min")) if _is_float32(node) else None
+    return _clip(r, node, found[0], 0.0, float(found[1])) if found is not None else None
+
+
 @rewrites("Where", given=some("Where"))
 def recognise_clip_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """high where x > high, low where x < low, x elsewhere."""
@@ -81,20 +88,22 @@ def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("HardSigmoid", shifted[0], like=node.outputs[0], alpha=1 / top, beta=float(shifted[1]) / top)
 
 
-@rewrites("Clip", given=first("Add"))
+@rewrites("Clip", given=first("Add", "Mul", "Div"))
 def recognise_clipped_line(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """min(max(x * a + b, 0), 1)."""
+    """min(max(x * a + b, 0), 1), or of (x + b) * a."""
     if not _is_float32(node) or len(node.inputs) != 3:
         return None
     if not is_zero(scalar(node.inputs[1])) or scalar(node.inputs[2]) != 1:
         return None
-    line = operand_and_scalar(producer(node.inputs[0], "Add"))
-    if line is None or not 0 <= line[1] <= 1:
+    outside, outer = factors(node.inputs[0])
+    line = operand_and_scalar(producer(outside[0], "Add")) if len(outside) == 1 else None
+    varying, inner = factors(line[0]) if line is not None else ([], 0.0)
+    if line is None or len(varying) != 1 or 1 not in (outer, inner):
         return None
-    varying, weight = factors(line[0])
-    if len(varying) != 1 or varying[0] is line[0] or not 0.01 < weight < 1:
+    weight, shift = outer * inner, outer * float(line[1])
+    if weight == 1 or not 0.01 < weight < 1 or not 0 <= shift <= 1:
         return None
-    return r.op("HardSigmoid", varying[0], like=node.outputs[0], alpha=weight, beta=float(line[1]))
+    return r.op("HardSigmoid", varying[0], like=node.outputs[0], alpha=weight, beta=shift)
 
 
 @rewrites("Mul", given=some("HardSigmoid"))

@@ -425,36 +425,3 @@ def stack_by_reshaping(r: Rewriter, node: ir.Node) -> ir.Value | None:
     joined = [*first[:axis], len(parts) * int(first[axis]), *first[axis + 1 :]]
     flat = r.op("Concat", *parts, like=y, shape=joined, axis=axis)
     return reshaped(r, flat, y)
-
-
-MAGNIFIERS = {"Log", "Sqrt", "Reciprocal", "Pow"}
-"""Operators whose result depends on how small a small number is."""
-
-CARRIERS = {*RESHAPES, *"Add Sub Mul Neg Abs Max Min Clip Where Transpose Slice Gather Concat Expand Identity".split()}
-"""Operators behind which it may still be small."""
-
-MAX_CARRIED = 4
-"""How many of them are looked through."""
-
-
-def _is_magnified(small: ir.Value, steps: int = MAX_CARRIED) -> bool:
-    """May it matter how small a value is?"""
-    for node, operand in small.uses():
-        if node.op_type in MAGNIFIERS or (node.op_type == "Div" and operand == 1):
-            return True
-        if node.op_type == "Div" and steps == MAX_CARRIED and constant(node.inputs[1]) is None:
-            return True
-        if steps and node.op_type in CARRIERS and _is_magnified(node.outputs[0], steps - 1):
-            return True
-    return False
-
-
-@LAST.rewrites("Sigmoid")
-def sigmoid_of_very_negative_numbers(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """ONNX Runtime's Sigmoid of float32 is right up to 1e-7, which is 0 from -18 on. Where that matters, as in
-    log(sigmoid(x) + 1e-12), the formula itself is better."""
-    x, y = node.inputs[0], node.outputs[0]
-    if x is None or y.dtype != ir.DataType.FLOAT or not _is_magnified(y):
-        return None
-    one = r.const(np.float32(1))
-    return r.op("Div", one, r.op("Add", one, r.op("Exp", r.op("Neg", x, like=y), like=y), like=y), like=y)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
-from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer
+from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -62,10 +62,13 @@ def maximum_of_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None
     return None
 
 
-@rewrites("Div", given=first("Exp"))
+@rewrites("Div", "Mul", given=some("Exp"))
 def recognise_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """exp(x - max) / sum(exp(x - max)) over one axis."""
+    """exp(x - max) / sum(exp(x - max)) over one axis; the sum is at least 1, so that its reciprocal is as good."""
     top, bottom = node.inputs
+    if node.op_type == "Mul":
+        top, inverse = (top, bottom) if producer(top, "Exp") is not None else (bottom, top)
+        bottom = _divisor(inverse)
     exponential = producer(top, "Exp")
     total = reduction(bottom, "ReduceSum")
     shifted = shifted_by_maximum(exponential.inputs[0]) if exponential is not None else None
@@ -87,6 +90,34 @@ def recognise_log_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if exponential.inputs[0] is not difference or total[1] != (shifted[1],):
         return None
     return r.op("LogSoftmax", shifted[0], like=node.outputs[0], axis=_from_the_end(shifted))
+
+
+@rewrites("Sub", given=lambda origins: origins[1] == "Add")
+def subtract_the_maximum_first(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x - (max + log(sum(exp(x - max)))) is (x - max) - log(...), where that difference is there."""
+    x, total = node.inputs
+    added = producer(total, "Add")
+    if added is None or x is None:
+        return None
+    for maximum, logarithm in (added.inputs, added.inputs[::-1]):
+        log = producer(logarithm, "Log")
+        summed = reduction(log.inputs[0], "ReduceSum") if log is not None else None
+        exponential = producer(summed[0], "Exp") if summed is not None else None
+        difference = exponential.inputs[0] if exponential is not None else None
+        found = shifted_by_maximum(difference)
+        if difference is None or found is None or summed is None or summed[1] != (found[1],) or found[0] is not x:
+            continue
+        if maximum is difference.producer().inputs[1]:  # type: ignore[union-attr]
+            return r.op("Sub", difference, logarithm, like=node.outputs[0])
+    return None
+
+
+def _divisor(value: ir.Value | None) -> ir.Value | None:
+    """d if `value` is 1 / d."""
+    node = producer(value, "Reciprocal", "Div")
+    if node is None or (node.op_type == "Div" and splat(node.inputs[0]) != 1):
+        return None
+    return node.inputs[-1]
 
 
 def _from_the_end(shifted: tuple[ir.Value, int]) -> int:
