@@ -6,14 +6,15 @@ to a sixth of the time of the formula, for the same numbers but for the last dig
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
-from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, integers, producer
+from jax2onnx.optimize.queries import as_shape, attribute, axes_of, constant, dims, integers, producer, scalar
+from jax2onnx.optimize.simplify import RESHAPES, reshaped
 
 RULES = RuleSet()
 
@@ -40,38 +41,55 @@ def recognise_rotation_of_halves(r: Rewriter, node: ir.Node) -> ir.Value | None:
 @RULES.rewrites("Reshape", given=first("Concat"))
 def recognise_rotation_of_neighbours(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """The same, with the results as neighbours."""
-    stacked, y = producer(node.inputs[0], "Concat"), node.outputs[0]
-    if stacked is None or len(stacked.inputs) != 2:
+    parts = _neighbours(node.outputs[0])
+    return _rotated(r, node.outputs[0], *parts, interleaved=True) if parts is not None else None
+
+
+def _neighbours(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None] | None:
+    """The two arrays whose elements are neighbours in `value`."""
+    reshape = producer(value, "Reshape")
+    stacked = producer(reshape.inputs[0], "Concat") if reshape is not None else None
+    if stacked is None or value is None or len(stacked.inputs) != 2:
         return None
-    rank = len(dims(y))
+    rank = len(dims(value))
     parts = [producer(v, "Unsqueeze") for v in stacked.inputs]
     if attribute(stacked, "axis") % (rank + 1) != rank or any(p is None for p in parts):
         return None
     if any([a % (rank + 1) for a in axes_of(p) or ()] != [rank] for p in parts if p is not None):
         return None
     first, second = (p.inputs[0] for p in parts if p is not None)
-    return _rotated(r, y, first, second, interleaved=True)
+    return first, second
+
+
+def _halves(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None] | None:
+    """The two arrays that are the halves of `value`."""
+    joined = producer(value, "Concat")
+    if joined is None or value is None or len(joined.inputs) != 2:
+        return None
+    first, second = joined.inputs
+    return (first, second) if attribute(joined, "axis") % len(dims(value)) == len(dims(value)) - 1 else None
 
 
 @RULES.rewrites("Add", given=some("Mul"), needs=("Concat",))
 def recognise_rotation_of_whole(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """x * cos + [-b, a] * sin, where x is [a, b], and cos and sin are the same for both halves."""
+    """x * cos + [-b, a] * sin, where x is [a, b], and cos and sin are the same for both of a pair."""
     for straight, crossed in _orders(node):
         for x, cos in _orders(producer(straight, "Mul")):
             for turned, sin in _orders(producer(crossed, "Mul")):
-                joined = producer(turned, "Concat")
-                if joined is None or len(joined.inputs) != 2:
+                halves, neighbours = _halves(turned), _neighbours(turned)
+                parts, interleaved = halves or neighbours, halves is None
+                if parts is None:
                     continue
-                (before, whole), (left, negative), (right, plain) = map(_turned, (x, *joined.inputs))
+                (before, whole), (left, negative), (right, plain) = map(_turned, (x, *parts))
                 minus = producer(negative, "Neg")
                 second, first = _half(minus.inputs[0] if minus is not None else None), _half(plain)
                 if before != left or before != right or whole is None:
                     continue
-                if first != Half(whole, False, False) or second != Half(whole, True, False):
+                if first != Half(whole, False, interleaved) or second != Half(whole, True, interleaved):
                     continue
-                angles = [_first_half(r, v) for v in (cos, sin)]
+                angles = [_first_of_pairs(r, v, interleaved) for v in (cos, sin)]
                 if angles[0] is not None and angles[1] is not None:
-                    return _emit(r, node.outputs[0], x, angles[0], angles[1], interleaved=False)
+                    return _emit(r, node.outputs[0], x, angles[0], angles[1], interleaved)
     return None
 
 
@@ -88,27 +106,50 @@ def _turned(value: ir.Value | None) -> tuple[list[int] | None, ir.Value | None]:
     return (perm, node.inputs[0]) if node is not None and perm[-1] == len(perm) - 1 else (None, value)
 
 
-def _first_half(r: Rewriter, value: ir.Value) -> ir.Value | None:
-    """Half of an array, if the other half is the same: known, or computed from the same numbers twice."""
+def _first_of_pairs(r: Rewriter, value: ir.Value, interleaved: bool) -> ir.Value | None:
+    """One number of each pair, if the other is the same: known, or computed from the same numbers twice."""
     array = constant(value)
     size = dims(value)[-1]
     if not isinstance(size, int) or size % 2:
         return None
     if array is not None:
-        half = np.ascontiguousarray(array[..., : size // 2])
-        return r.const(half) if half.tobytes() == np.ascontiguousarray(array[..., size // 2 :]).tobytes() else None
+        pairs = array.reshape(*array.shape[:-1], *((size // 2, 2) if interleaved else (2, size // 2)))
+        one, other = np.moveaxis(pairs, -1 if interleaved else -2, 0)
+        return r.const(np.ascontiguousarray(one)) if one.tobytes() == other.tobytes() else None
     shape = [*dims(value)[:-1], size // 2]
-    twice = producer(value, "Concat")
-    if twice is not None:
-        is_last = attribute(twice, "axis") % len(shape) == len(shape) - 1
-        return twice.inputs[0] if is_last and len(twice.inputs) == 2 and len(set(twice.inputs)) == 1 else None
-    node = producer(value, "Cos", "Sin", "Unsqueeze")
-    if node is None or node.inputs[0] is None:
+    node = producer(value, "Cos", "Sin", *RESHAPES)
+    x = node.inputs[0] if node is not None else None
+    if node is None or x is None or dims(x)[-1:] != (size,) or _without_ones(dims(x)) != _without_ones(dims(value)):
+        return _repeated(r, value, shape) if interleaved else _doubled(value)
+    inner = _first_of_pairs(r, x, interleaved)
+    if inner is None or node.op_type in RESHAPES:
+        return None if inner is None else reshaped(r, inner, ir.Value(shape=as_shape(shape), type=x.type))
+    return r.op(node.op_type, inner, like=value, shape=shape)
+
+
+def _doubled(value: ir.Value) -> ir.Value | None:
+    """x if `value` is [x, x]."""
+    tiled = producer(value, "Tile")
+    if tiled is not None:
+        return tiled.inputs[0] if integers(tiled.inputs[1]) == (*[1] * (len(dims(value)) - 1), 2) else None
+    halves = _halves(value)
+    return halves[0] if halves is not None and halves[0] is halves[1] else None
+
+
+def _repeated(r: Rewriter, value: ir.Value, shape: list[int | str]) -> ir.Value | None:
+    """x, of that shape, if `value` has each of its elements twice."""
+    joined = producer(value, "Reshape")
+    expanded = producer(joined.inputs[0], "Expand") if joined is not None else None
+    x = expanded.inputs[0] if expanded is not None else None
+    if expanded is None or x is None or dims(x)[-1:] != (1,) or dims(expanded.outputs[0]) != (*dims(x)[:-1], 2):
         return None
-    if node.op_type == "Unsqueeze" and any(a % len(shape) == len(shape) - 1 for a in axes_of(node) or (-1,)):
+    if _without_ones(dims(x)) != _without_ones(shape):
         return None
-    inner = _first_half(r, node.inputs[0])
-    return None if inner is None else r.op(node.op_type, inner, *node.inputs[1:], like=value, shape=shape)
+    return reshaped(r, x, ir.Value(shape=as_shape(shape), type=x.type))
+
+
+def _without_ones(shape: Sequence[int | str]) -> list[int | str]:
+    return [d for d in shape if d != 1]
 
 
 def _rotated(
@@ -126,7 +167,8 @@ def _rotated(
                 continue
             for one, other in _orders(total):
                 if _is_product(one, b, cos) and _is_product(other, a, sin):
-                    return _emit(r, y, left.x, cos, sin, interleaved)
+                    x = reshaped(r, left.x, y)  # rows of two, side by side
+                    return _emit(r, y, x, cos, sin, interleaved) if x is not None else None
     return None
 
 
@@ -139,6 +181,8 @@ def _half(value: ir.Value | None) -> Half | None:
     if node is None or node.inputs[0] is None or value is None:
         return None
     x = node.inputs[0]
+    if node.op_type == "Gather" and len(dims(value)) < len(dims(x)):
+        return _column(node, value)
     size, last = dims(x)[-1], len(dims(x)) - 1
     if not isinstance(size, int) or size % 2 or dims(value) != (*dims(x)[:-1], size // 2):
         return None
@@ -159,6 +203,16 @@ def _half(value: ir.Value | None) -> Half | None:
     if steps == (1,) and starts in ((0,), (size // 2,)):
         return Half(x, starts != (0,), False)
     return Half(x, starts == (1,), True) if steps == (2,) and starts in ((0,), (1,)) else None
+
+
+def _column(node: ir.Node, value: ir.Value) -> Half | None:
+    """The first or second of all pairs, if these are rows of two numbers."""
+    rows, place = node.inputs[0], scalar(node.inputs[1])
+    if rows is None or place is None or dims(rows) != (*dims(value), 2):
+        return None
+    if attribute(node, "axis", 0) % len(dims(rows)) != len(dims(value)) or not isinstance(dims(value)[-1], int):
+        return None
+    return Half(rows, place in (1, -1), True)
 
 
 def _emit(r: Rewriter, y: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, interleaved: bool) -> ir.Value | None:

@@ -51,7 +51,55 @@ def equinox(x: Any) -> Any:
     return jax.vmap(jax.vmap(eqx.nn.RotaryPositionalEmbedding(D), in_axes=1, out_axes=1))(x)
 
 
-@pytest.mark.parametrize("fn", [halves, neighbours, whole, heads_first, equinox])
+def rows_of_two(x: Any) -> Any:
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    return jnp.stack(turned(pairs[..., 0], pairs[..., 1], ANGLES[:, None]), -1).reshape(x.shape)
+
+
+def complex_numbers(x: Any) -> Any:
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    z = jax.lax.complex(pairs[..., 0], pairs[..., 1]) * jnp.exp(1j * ANGLES)[:, None]
+    return jnp.stack([z.real, z.imag], -1).reshape(x.shape)
+
+
+def every_two(x: Any, angles: Any = ANGLES, times: Any = jnp.repeat) -> Any:
+    cos, sin = (times(f(angles), 2, -1)[:, None] for f in (jnp.cos, jnp.sin))
+    return x * cos + jnp.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape) * sin
+
+
+def tiled(x: Any, angles: Any = ANGLES) -> Any:
+    cos, sin = (jnp.tile(f(angles), 2)[:, None] for f in (jnp.cos, jnp.sin))
+    return x * cos + jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1) * sin
+
+
+@pytest.mark.parametrize("fn", [every_two, tiled])
+def test_angles_that_are_repeated_in_the_model(fn):
+    def rotate(x: Any) -> Any:
+        return fn(x, jnp.arange(x.shape[1])[:, None] * ANGLES[1])
+
+    model = check(rotate, X, dims=[("B", "T", H, D)], rtol=1e-5, atol=1e-6)
+    assert ops(model).count("RotaryEmbedding") == 1 and not {"Tile", "Sub", "Add"} & set(ops(model))
+    check_run(model, rotate, X[:, :1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: every_two(x, times=lambda a, n, axis: jnp.tile(a, n)),  # angles of halves for neighbours
+        lambda x: every_two(x[..., ::-1]),
+        lambda x: tiled(x, ANGLES * np.float32([1, 1, 1, 2])) + tiled(x, jnp.sin(x[0, :, 0, :4])),
+        lambda x: jnp.stack(turned(*(x.reshape(B, T, H, 2, 4)[..., i, :] for i in (0, 1)), ANGLES[:, None]), -1),
+        lambda x: jnp.stack(turned(*(x.reshape(B, T, H, 4, 2)[..., i] for i in (1, 0)), ANGLES[:, None]), -1),
+    ],
+)
+def test_pairs_that_do_not_fit_compute_the_same(fn):
+    check(fn, X, rtol=1e-5, atol=1e-6)
+
+
+FORMS = [halves, neighbours, whole, heads_first, equinox, rows_of_two, complex_numbers, every_two, tiled]
+
+
+@pytest.mark.parametrize("fn", FORMS)
 def test_one_node(fn):
     model = check(fn, X)
     found = ops(model)
