@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer
+from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer, scalar
 from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.reshapes import reshape_operand
 
@@ -85,3 +85,48 @@ def transpose_before_merging(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     moved = r.op("Transpose", x, like=x, shape=shape, perm=whole)
     return r.op("Reshape", moved, r.const(target, np.int64), like=y)
+
+
+@RULES.rewrites("Gather", given=first("Transpose"))
+def pick_before_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """What is moved and then taken apart, as queries, keys and values are, is taken apart and then moved."""
+    turned, y = node.inputs[0], node.outputs[0]
+    before = producer(turned, "Transpose")
+    axis = _picked_axis(node)
+    if before is None or turned is None or before.inputs[0] is None or axis is None or turned.is_graph_output():
+        return None
+    if any(user.inputs[0] is not turned or _picked_axis(user) != axis for user in turned.consumers()):
+        return None
+    x, perm = before.inputs[0], list(attribute(before, "perm"))
+    place = perm.pop(axis)
+    if perm == sorted(perm):
+        return None  # it only moves the axis that is picked from
+    shape = [d for i, d in enumerate(dims(x)) if i != place]
+    part = r.op("Gather", x, node.inputs[1], like=y, shape=shape, axis=place)
+    return r.op("Transpose", part, like=y, perm=[i - (i > place) for i in perm])
+
+
+def _picked_axis(node: ir.Node) -> int | None:
+    """The axis from which a node takes one known element, which is gone then."""
+    if node.op_type != "Gather" or scalar(node.inputs[1]) is None or dims(node.inputs[1]) != ():  # type: ignore[arg-type]
+        return None
+    return int(attribute(node, "axis", 0)) % len(dims(node.inputs[0]))  # type: ignore[arg-type]
+
+
+@RULES.rewrites("Reshape", given=first("Gather"))
+def slice_what_is_joined_again(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Columns in groups, of which one is picked, side by side again: a slice of the columns."""
+    y, pick = node.outputs[0], producer(node.inputs[0], "Gather")
+    axis = _picked_axis(pick) if pick is not None else None
+    split = producer(pick.inputs[0], "Reshape") if pick is not None else None
+    x = split.inputs[0] if split is not None else None
+    if pick is None or split is None or x is None or axis is None or only_user(pick.outputs[0]) is None:
+        return None
+    (*lead, count), width, index = dims(split.outputs[0])[: axis + 1], dims(y)[-1], int(scalar(pick.inputs[1]))
+    if not isinstance(count, int) or not isinstance(width, int) or not -count <= index < count or 0 in dims(x):
+        return None
+    if dims(y) != (*lead, width) or dims(x) != (*lead, count * width):
+        return None
+    start = index % count * width
+    places = [r.const([i], np.int64) for i in (start, start + width, axis)]
+    return r.op("Slice", x, *places, like=y)

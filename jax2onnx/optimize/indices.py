@@ -13,6 +13,7 @@ from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.intervals import LIMITS
 from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, integers, only_user, producer, scalar
+from jax2onnx.optimize.simplify import reshaped
 
 RULES = RuleSet()
 
@@ -198,21 +199,24 @@ def pick_from_concatenation(r: Rewriter, node: ir.Node) -> ir.Value | None:
 PICK = RuleSet()
 
 
-@PICK.rewrites("Squeeze", given=first("Slice"))
+@PICK.rewrites("Squeeze", "Reshape", given=first("Slice"))
 def pick_one(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """One element of an axis, cut out and without the axis: a Gather."""
-    cut = producer(node.inputs[0], "Slice")
+    """One element of an axis, cut out and without the axis: a Gather. Its other axes may be split or joined then."""
+    cut, y = producer(node.inputs[0], "Slice"), node.outputs[0]
     if cut is None or only_user(cut.outputs[0]) != node:
         return None
-    starts, axes, squeezed = integers(cut.inputs[1]), integers(cut.inputs[3]), axes_of(node)
-    if starts is None or axes is None or squeezed is None or len(axes) != 1 or len(squeezed) != 1:
+    starts, axes, shape = integers(cut.inputs[1]), integers(cut.inputs[3]), dims(cut.outputs[0])
+    if starts is None or axes is None or len(axes) != 1:
         return None
-    rank = len(dims(cut.outputs[0]))
-    axis = axes[0] % rank
+    axis = axes[0] % len(shape)
     size = dims(cut.inputs[0])[axis]  # type: ignore[arg-type]
-    if squeezed[0] % rank != axis or not (isinstance(size, int) and -size <= starts[0] < size):
+    if shape[axis] != 1 or not (isinstance(size, int) and -size <= starts[0] < size):
         return None
-    return r.op("Gather", cut.inputs[0], r.const(starts[0], np.int64), like=node.outputs[0], axis=axis)
+    rest = shape[:axis] + shape[axis + 1 :]
+    if node.op_type == "Squeeze" and rest != dims(y):
+        return None
+    picked = r.op("Gather", cut.inputs[0], r.const(starts[0], np.int64), like=y, shape=rest, axis=axis)
+    return reshaped(r, picked, y, at_once=True)
 
 
 @PICK.rewrites("Squeeze", given=first("Split"))

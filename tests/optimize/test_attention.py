@@ -96,6 +96,48 @@ def test_keys_of_another_number_than_queries():
     assert ops(check(attend, Q, K, V)) == ["Reshape", "Reshape", "Reshape", "Attention", "Reshape"]
 
 
+def apart(qkv: Any) -> tuple[Any, Any, Any]:
+    parts = qkv.reshape(*qkv.shape[:2], 3, H, D)
+    return parts[:, :, 0], parts[:, :, 1], parts[:, :, -1]
+
+
+def heads_in_front(qkv: Any) -> tuple[Any, Any, Any]:
+    q, k, v = qkv.reshape(*qkv.shape[:2], 3, H, D).transpose(2, 0, 3, 1, 4)
+    return tuple(x.transpose(0, 2, 1, 3) for x in (q, k, v))
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", H * D)]])
+@pytest.mark.parametrize("split", [apart, heads_in_front])
+def test_queries_keys_and_values_of_one_product(split, dims):
+    weights = normal(H * D, 3 * H * D, seed=7)
+
+    def layer(x: Any) -> Any:
+        return attend(*split(x @ weights)).reshape(x.shape)
+
+    model = check(layer, X, dims=dims, rtol=1e-5, atol=1e-5)
+    found = [*ops(model), *(n.op_type for node in model.graph.node for a in node.attribute for n in a.g.node)]
+    assert found.count("Slice") == 3 and found.count("Attention") == 1
+    assert not {"Transpose", "Gather", "Reshape"} & set(found)
+
+
+def test_what_is_picked_and_joined_otherwise():
+    """A group that is not of the last columns, groups that are joined with others, and one that is used twice."""
+
+    def fn(x: Any) -> Any:
+        groups = x.reshape(B, T, 2, 2, 2)
+        return (
+            groups[:, :, 1].reshape(B, T * 4),
+            groups[:, 1].reshape(B, 8),
+            groups[:, :, 0].reshape(B, T, 4),
+            groups[1],
+        )
+
+    check(fn, X)
+    check(lambda x: tuple(x.reshape(B, T, 2, 4).transpose(2, 1, 0, 3)[i] for i in (0, 1, 1)), X)
+    check(lambda x: (y := x.reshape(B, T, 2, 4).transpose(2, 1, 0, 3), y[0], y[1]), X)
+    check(lambda x: (y := x.reshape(B, T, 2, 4).transpose(2, 1, 0, 3))[0].sum() + y[:, 1].sum(), X, rtol=1e-5)
+
+
 def weights_too(q: Any, k: Any, v: Any) -> Any:
     weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), -1)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v), weights
