@@ -36,7 +36,7 @@ def run_in_both_directions(r: Rewriter, node: ir.Node) -> ir.Value | None:
     y = node.outputs[0]
     if len(node.inputs) != 2 or attribute(node, "axis") % len(dims(y)) != len(dims(y)) - 1:
         return None
-    forwards, backwards = map(_moved_result, node.inputs)
+    forwards, backwards = map(_only_result, node.inputs)
     if forwards is None or backwards is None or forwards[1:] != backwards[1:] or not forwards.axes.endswith("H"):
         return None
     made = _both(r, forwards.network, backwards.network, forwards.position)
@@ -53,21 +53,31 @@ def run_in_both_directions(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Reshape", turned, r.const(target, np.int64), like=y)
 
 
-def _moved_result(value: ir.Value | None) -> Moved | None:
+def _only_result(value: ir.Value | None) -> Moved | None:
     """Where a value comes from, if a network made it for nothing else."""
-    moves: list[ir.Node] = []
+    found = moved_result(value)
     while value is not None and only_user(value) is not None and (move := producer(value, *MOVES)) is not None:
+        value = move.inputs[0]
+    if found is None or value is None or only_user(value) is None or value is not found.network.outputs[found.position]:
+        return None
+    used = [v for v in found.network.outputs if v.uses() or v.is_graph_output()]
+    return found if used == [value] else None
+
+
+def moved_result(value: ir.Value | None) -> Moved | None:
+    """Where a value comes from, if that is a network."""
+    moves: list[ir.Node] = []
+    while (move := producer(value, *MOVES)) is not None:
         moves.append(move)
         value = move.inputs[0]
     network = producer(value, "LSTM", "GRU", "RNN")
-    if network is None or value is None or only_user(value) is None:
+    if network is None or value is None:
         return None
-    used = [v for v in network.outputs if v.uses() or v.is_graph_output()]
     position = list(network.outputs).index(value)
     axes: str | None = RESULTS[position]
     for move in reversed(moves):
         axes = _axes_after(move, axes) if axes is not None else None
-    return Moved(network, position, axes) if used == [value] and axes is not None and "D" not in axes else None
+    return Moved(network, position, axes) if axes is not None and "D" not in axes else None
 
 
 def _axes_after(move: ir.Node, axes: str) -> str | None:

@@ -153,6 +153,7 @@ class _NotFound(Exception):
 def formulas(body: ir.Graph) -> list[Formula] | None:
     """The outputs of a body as formulas of its inputs, None if they are not."""
     seen: dict[ir.Value, Seen] = {}
+    same: dict[tuple, Sequence[Seen]] = {}
     for value in body.inputs:
         shape = dims(value)
         if len(shape) not in (1, 2) or not isinstance(shape[-1], int):
@@ -160,7 +161,7 @@ def formulas(body: ir.Graph) -> list[Formula] | None:
         seen[value] = Seen(Input(shape[-1], value), len(shape) - 1)
     try:
         for node in body:
-            _read(node, seen)
+            _read(node, seen, same)
         results = [seen[value] for value in body.outputs]
     except (_NotFound, KeyError):
         return None
@@ -170,11 +171,14 @@ def formulas(body: ir.Graph) -> list[Formula] | None:
     return [result.formula for result in results]
 
 
-def _read(node: ir.Node, seen: dict[ir.Value, Seen]) -> None:
-    rule = _RULES.get(node.op_type)
+def _read(node: ir.Node, seen: dict[ir.Value, Seen], same: dict[tuple, Sequence[Seen]]) -> None:
+    """What a node computes, which may be the `same` as another: a body computes each of its outputs by itself."""
+    rule, key = _RULES.get(node.op_type), (node.op_type, *node.inputs)
     if rule is None or node.domain:
         raise _NotFound
-    results = rule(node, seen)
+    results = same[key] if key in same else rule(node, seen)
+    if not node.attributes:
+        same[key] = results
     for value, result in zip(node.outputs, results, strict=True):
         if result.formula.width != dims(value)[result.axis]:
             raise _NotFound

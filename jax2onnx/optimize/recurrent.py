@@ -8,15 +8,17 @@ business of `targets/recurrent.py`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.optimize.bidirectional import MOVES, moved_result
 from jax2onnx.optimize.cells import Array, formulas
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.gates import Cell, gru, lstm, simple
-from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar, splat
+from jax2onnx.optimize.queries import attribute, constant, dims, producer, scalar, splat
 
 RULES = RuleSet()
 
@@ -33,7 +35,7 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
         return None
     if "scan_input_axes" in node.attributes or "scan_output_axes" in node.attributes:
         return None
-    direction = _direction(node, len(body.outputs) - states)
+    direction = direction_of(node, len(body.outputs) - states)
     results = formulas(body)
     if results is None or direction is None:
         return None
@@ -47,25 +49,25 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
         if memory is not None:
             cell = lstm(results[hidden], results[memory], body.inputs[memory])
         if cell is not None and (cell.op_type != "RNN" or _batch(h) == 1):
-            made = _emit(r, node, cell, x, hidden, memory, direction)
+            made = network_of(r, node, cell, x, hidden, memory, direction)
+            places = [1 if i == hidden else 2 if i == memory else 0 for i in range(len(node.outputs))]
             if made is not None:
-                return made
+                return tuple(results_of(r, made, list(zip(node.outputs, places, strict=True))))
     return None
 
 
-@RULES.rewrites("Gather", given=first("Squeeze"))
+@RULES.rewrites("Gather", given=first(*MOVES))
 def take_the_last_state(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """What a network gives at its last step is its last state."""
-    y, step = node.outputs[0], scalar(node.inputs[1])
-    squeezed = producer(node.inputs[0], "Squeeze")
-    network = producer(squeezed.inputs[0], "LSTM", "GRU", "RNN") if squeezed is not None else None
-    if network is None or squeezed is None or step is None or len(dims(y)) != 2 or attribute(node, "axis", 0) != 0:
+    y, step, found = node.outputs[0], scalar(node.inputs[1]), moved_result(node.inputs[0])
+    if found is None or found.position or step is None or len(dims(y)) != len(found.axes) - 1:
+        return None
+    network, axis = found.network, attribute(node, "axis", 0) % len(found.axes)
+    if found.axes[axis] != "T" or found.axes.replace("T", "") != "BH":
         return None
     history = network.outputs[0]
     steps = dims(history)[0]
     last = {"forward": [-1, steps - 1] if isinstance(steps, int) else [-1], "reverse": [0]}
-    if squeezed.inputs[0] is not history or axes_of(squeezed) != (1,):
-        return None
     if step not in last.get(attribute(network, "direction", "forward"), []):
         return None
     if len(network.outputs) < 2:
@@ -75,7 +77,8 @@ def take_the_last_state(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Squeeze", state, r.const([0], np.int64), like=y)
 
 
-def _direction(node: ir.Node, stacked: int) -> str | None:
+def direction_of(node: ir.Node, stacked: int) -> str | None:
+    """The direction in which a Scan reads its input and writes its results."""
     reads = list(attribute(node, "scan_input_directions", [0]))
     writes = list(attribute(node, "scan_output_directions", [0] * stacked))
     if any(d != reads[0] for d in writes):
@@ -98,9 +101,10 @@ class Source(NamedTuple):
     biases: list[list[Array]]
 
 
-def _emit(
+def network_of(
     r: Rewriter, node: ir.Node, cell: Cell, x: ir.Value, hidden: int, memory: int | None, direction: str
-) -> tuple[ir.Value, ...] | None:
+) -> ir.Node | None:
+    """The node for a cell whose states are at these places in a Scan."""
     body = node.attributes["body"].as_graph()
     h = body.inputs[hidden]
     size = dims(h)[-1]
@@ -142,30 +146,28 @@ def _emit(
     )
     made = y.producer()
     assert made is not None
-    made.resize_outputs(1 if memory is None else 3)
-    return _results(r, node, made, hidden, memory)
+    return made
 
 
-def _results(r: Rewriter, node: ir.Node, made: ir.Node, hidden: int, memory: int | None) -> tuple[ir.Value, ...]:
-    """What the Scan gave, from the results of the new node."""
+def results_of(r: Rewriter, made: ir.Node, wanted: Sequence[tuple[ir.Value, int]]) -> list[ir.Value]:
+    """What a Scan gave, if anybody uses it, from the results of the new node at the places that come with it."""
+    used = [bool(old.uses()) or old.is_graph_output() for old, _ in wanted]
+    made.resize_outputs(
+        1 + max((place for (_, place), is_used in zip(wanted, used, strict=True) if is_used), default=0)
+    )
     y = made.outputs[0]
-    states = 1 if memory is None else 2
-    used = [bool(v.uses()) or v.is_graph_output() for v in node.outputs]
-    wanted = [True, used[hidden], memory is not None and used[memory]]
-    made.resize_outputs(3 if wanted[2] else 2 if wanted[1] else 1)
     for value in made.outputs[1:]:
         value.shape, value.type = ir.Shape([1, *list(y.shape)[2:]]), y.type  # type: ignore[arg-type]
     results = []
-    for i, old in enumerate(node.outputs):
-        if not used[i]:
+    for (old, place), is_used in zip(wanted, used, strict=True):
+        if not is_used:
             results.append(old)
             continue
-        source = y if i >= states else made.outputs[1 if i == hidden else 2]
-        axes = [1] if i >= states else [0]
-        if len(dims(old)) < len(dims(source)) - 1:
+        axes = [0] if place else [1]
+        if len(dims(old)) < len(dims(made.outputs[place])) - 1:
             axes.append(axes[0] + 1)
-        results.append(r.op("Squeeze", source, r.const(axes, np.int64), like=old))
-    return tuple(results)
+        results.append(r.op("Squeeze", made.outputs[place], r.const(axes, np.int64), like=old))
+    return results
 
 
 def _initial(r: Rewriter, state: ir.Value | None, unbatched: bool) -> ir.Value | None:
