@@ -98,23 +98,32 @@ class Carries:
         node, body = self.node, self.body
         _choose(body.inputs, self.first_in, self.count, kept)
         _choose(body.outputs, self.first_out, self.count, kept)
-        inputs = list(node.inputs)
+        inputs, places = list(node.inputs), list(range(len(node.outputs)))
         _choose(inputs, self.first_in, self.count, kept)
-        node.resize_inputs(len(inputs))
-        for i, value in enumerate(inputs):
-            node.replace_input_with(i, value)
-        outputs = list(node.outputs)
-        _choose(outputs, 0, self.count, kept)
-        assert node.graph is not None
-        positions = output_positions(node.graph)
-        for place, moved in zip(node.outputs, outputs, strict=False):
-            if place is not moved:
-                take_over(place, moved, positions)
-        node.resize_outputs(len(outputs))
+        _choose(places, 0, self.count, kept)
+        give_inputs(node, inputs)
+        keep_outputs(node, places)
 
 
 def _choose(values: list, first: int, count: int, kept: list[int]) -> None:
     values[first : first + count] = [values[first + i] for i in kept]
+
+
+def give_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
+    """Let these be the inputs of a node."""
+    node.resize_inputs(len(inputs))
+    for i, value in enumerate(inputs):
+        node.replace_input_with(i, value)
+
+
+def keep_outputs(node: ir.Node, places: Sequence[int]) -> None:
+    """Leave only the outputs of a node that are at these places."""
+    assert node.graph is not None
+    positions = output_positions(node.graph)
+    for place, moved in zip(node.outputs, [node.outputs[i] for i in places], strict=False):
+        if place is not moved:
+            take_over(place, moved, positions)
+    node.resize_outputs(len(places))
 
 
 def take_over(place: ir.Value, moved: ir.Value, positions: Mapping[ir.Value, Sequence[int]] | None = None) -> None:

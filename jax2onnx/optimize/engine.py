@@ -205,6 +205,11 @@ class Rewriter:
             new.name, old.name = old.name, None
         use_instead(old.uses(), new)
 
+    def forget_outputs(self, *graphs: ir.Graph | None) -> None:
+        """The outputs of these graphs have been changed other than by `redirect`."""
+        for graph in graphs:
+            self._output_positions.pop(graph, None)  # type: ignore[arg-type]
+
     def _remove(self, node: ir.Node) -> None:
         """Remove a node that nothing uses, and what only it used."""
         stack = [node]

@@ -102,3 +102,50 @@ def test_result_that_is_nearly_the_state():
         return lax.scan(step, (zeros, zeros), x.swapaxes(0, 1))[1]
 
     assert "Scan" in ops(check(fn, X, rtol=1e-4, atol=1e-5))
+
+
+def gru(h: Any, x: Any, w: Any) -> Any:
+    a, u = x @ w[:, : 3 * H] + BIAS[: 3 * H], h @ U[:, : 3 * H]
+    z = jax.nn.sigmoid(a[:, H : 2 * H] + u[:, H : 2 * H])
+    candidate = jnp.tanh(a[:, 2 * H :] + jax.nn.sigmoid(a[:, :H] + u[:, :H]) * u[:, 2 * H :])
+    return z * h + (1 - z) * candidate
+
+
+def stack(x: Any, between: Callable[[Any, Any], Any] = lambda h, x: h, reverse: bool = False) -> Any:
+    """Three layers in one loop, of which the middle one starts with something."""
+
+    def step(states: Any, x: Any) -> Any:
+        first = cell(states[0], x @ W + states[0][0] @ U + BIAS)
+        second = cell(states[1], between(first[0], x) @ U[:, ::-1] + states[1][0] @ U)
+        third = gru(states[2], second[0], U)
+        return (first, second, third), (third, first[0])
+
+    zeros = jnp.zeros((x.shape[0], H))
+    return lax.scan(step, ((zeros, zeros), (zeros + 0.5, zeros), zeros), x.swapaxes(0, 1), reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_layers_in_one_loop(reverse):
+    model = check(lambda x: stack(x, reverse=reverse), X, dims=[("B", "T", N)], rtol=1e-4, atol=1e-5)
+    kinds = [op_type.split("_")[0] for op_type in ops(model)]
+    assert kinds.count("LSTM") == 2 and kinds.count("GRU") == 1 and "Scan" not in kinds
+    hard = X.copy()
+    hard[0, 1, 0], hard[1, 2, :2] = np.nan, [np.inf, -np.inf]
+    check_run(model, lambda x: stack(x, reverse=reverse), hard, rtol=1e-4, atol=1e-5)
+
+
+def test_only_the_last_layer_is_used():
+    model = check(lambda x: stack(x)[1][0][-1], X, rtol=1e-4, atol=1e-5)
+    assert "Scan" not in ops(model) and len(ops(model)) <= 8
+
+
+def test_layers_that_read_more_than_the_one_below_stay_in_one_loop():
+    for between in (lambda h, x: h + jnp.tile(x, 2)[:, :H], lambda h, x: h[::-1]):
+        assert "Scan" in ops(check(lambda x: stack(x, between), X, rtol=1e-4, atol=1e-5))  # noqa: B023
+
+    def crossed(x: Any) -> Any:
+        zeros = jnp.zeros((x.shape[0], H))
+        step = lambda s, x: ((gru(s[0], s[1], U), gru(s[1], x, W)), s[0])  # noqa: E731
+        return lax.scan(step, (zeros, zeros), x.swapaxes(0, 1))
+
+    assert "Scan" in ops(check(crossed, X, rtol=1e-4, atol=1e-5))
