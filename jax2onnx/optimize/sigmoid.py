@@ -5,7 +5,6 @@ Sigmoid is written out again where its kernel is not exact enough.
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.activations import COMPARISONS, operand_and_scalar
@@ -120,10 +119,10 @@ def _is_magnified(small: ir.Value, steps: int = MAX_CARRIED) -> bool:
 
 @LAST.rewrites("Sigmoid")
 def sigmoid_of_very_negative_numbers(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """ONNX Runtime's Sigmoid of float32 is right up to 1e-7, which is 0 from -18 on. Where that matters, as in
-    log(sigmoid(x) + 1e-12), the formula itself is better."""
+    """ONNX Runtime's Sigmoid of float32 is right up to 1e-7, which is 0 from -18 on, that of float64 up to 1e-16, from
+    -37 on. Where that matters, as in log(sigmoid(x) + 1e-12), the formula itself is better."""
     x, y = node.inputs[0], node.outputs[0]
-    if x is None or y.dtype != ir.DataType.FLOAT or not _is_magnified(y):
+    if x is None or y.dtype not in TYPES or not _is_magnified(y):
         return None
-    one = r.const(np.float32(1))
+    one = r.const(1, y.dtype.numpy())
     return r.op("Div", one, r.op("Add", one, r.op("Exp", r.op("Neg", x, like=y), like=y), like=y), like=y)
