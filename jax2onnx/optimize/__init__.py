@@ -49,6 +49,7 @@ from jax2onnx.optimize import (
     spans,
     turns,
     units,
+    upsample,
 )
 from jax2onnx.optimize.carries import drop_needless_carries
 from jax2onnx.optimize.draws import THREEFRY, draw_together, write_out_draws
@@ -70,7 +71,7 @@ TIDY = [
     comparisons.RULES,
     normalization.MEANS,
 ]
-MOVE = [units.RULES, layout.RULES, matmul.RULES, groups.RULES, detours.RULES, pixels.RULES]
+MOVE = [units.RULES, layout.RULES, matmul.RULES, groups.RULES, detours.RULES, pixels.RULES, upsample.RULES]
 RECOGNISE = [
     indices.PICK,
     masks.RULES,

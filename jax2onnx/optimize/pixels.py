@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import onnx_ir as ir
@@ -50,14 +51,20 @@ def _are_blocks(deep: Dims, wide: Dims, by: int | str) -> bool:
     n, h, w, channels = deep
     if not isinstance(by, int) or by == 0 or not isinstance(channels, int) or channels % by**2:
         return False
-    return wide == (n, _times(h, by), _times(w, by), channels // by**2)
+    return wide == (n, times(h, by), times(w, by), channels // by**2)
 
 
-def _times(size: int | str, factor: int) -> int | str | None:
+def times(size: int | str, factor: int) -> int | str | None:
     """A multiple of a dimension as it is written; None for a sum, whose multiple is written in another way."""
-    if isinstance(size, int):
-        return size * factor
-    return None if {"+", "-"} & set(size) else f"{factor}*{size}"
+    if isinstance(size, int) or factor == 1:
+        return size * factor if isinstance(size, int) else size
+    terms, found = size, 1
+    while found:
+        terms, found = re.subn(r"\([^()]*\)", "", terms)
+    if "+" in terms or "-" in terms:
+        return None
+    number, _, rest = size.partition("*")
+    return f"{factor * int(number)}*{rest}" if number.isdecimal() else f"{factor}*{size}"
 
 
 @RULES.rewrites("Reshape", given=first("Transpose"))
