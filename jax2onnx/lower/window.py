@@ -12,6 +12,9 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.padding import auto_pad, is_known
 
+MOST_AXES = 5
+"""ONNX Runtime pools three axes at most, beside the batch and the channels."""
+
 
 @lowers(lax.reduce_window_max_p)
 def reduce_window_max(g: Builder, x: Val, **params: Any) -> Val:
@@ -45,7 +48,8 @@ def _pool(
 ) -> Val:
     """ONNX pools (batch, channels, space...): the pooled axes go last, the others become batch and channels."""
     shape = g.avals_out[0].shape
-    space = [i for i in range(x.rank) if (window_dimensions[i], window_strides[i]) != (1, 1)]
+    pooled_axes = [i for i in range(x.rank) if (window_dimensions[i], window_strides[i]) != (1, 1)]
+    space = _axes_of_space(pooled_axes, padding)
     others = [i for i in range(x.rank) if i not in space]
     perm = others + space
     moved = g.transpose(x, perm)
@@ -72,3 +76,14 @@ def _pool(
     )
     moved_back = g.reshape(pooled, tuple(shape[i] for i in perm))
     return g.transpose(moved_back, [perm.index(i) for i in range(x.rank)])
+
+
+def _axes_of_space(pooled: list[int], padding: Sequence[tuple[Any, Any]]) -> list[int]:
+    """The pooled axes, and with them those between the batch and the channels that stay as they are: an image whose
+    rows are pooled, or each frame of a film, keeps the layout that the convolutions around it have."""
+    rank = len(padding)
+    if pooled and rank - len(pooled) > 2 and rank <= MOST_AXES:
+        for space in (range(1, rank - 1), range(2, rank)):  # the channels are the last axis, or the second
+            if all(i in space for i in pooled) and all(i in pooled or tuple(padding[i]) == (0, 0) for i in space):
+                return list(space)
+    return pooled

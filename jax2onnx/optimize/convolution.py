@@ -21,6 +21,7 @@ rewrites = RULES.rewrites
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 PAD_AXES_OPSET = 18
+NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Abs", "Exp", "Softplus")
 MAX_STEPS = 3
 """How many steps behind a convolution are looked through."""
 
@@ -173,13 +174,16 @@ def _scaled(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.V
 
 @rewrites("Conv", "MaxPool", "AveragePool", given=first("Pad"))
 def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A Pad of the spatial axes with what the operator pads with anyway: zeros, or -inf for a maximum."""
+    """A Pad of the spatial axes with what the operator pads with anyway: zeros, or -inf for a maximum, where zeros are
+    no larger than anything that is 0 or more: each window has something of that."""
     pad = producer(node.inputs[0], "Pad")
     if pad is None or attribute(pad, "mode", "constant") != "constant" or len(pad.inputs) > 3:
         return None
     pads = integers(pad.inputs[1])
     value = scalar(pad.inputs[2]) if len(pad.inputs) > 2 else np.float32(0)
     wanted = -np.inf if node.op_type == "MaxPool" else 0
+    if node.op_type == "MaxPool" and value == 0 and producer(pad.inputs[0], *NOT_NEGATIVE) is not None:
+        wanted = 0 if attribute(node, "dilations") is None else wanted
     if pads is None or value is None or value != wanted or min(pads) < 0:
         return None
     rank = len(pads) // 2

@@ -151,3 +151,49 @@ def test_padding_and_excitation_with_a_batch_of_any_size():
     assert not {"Pad", "Slice", "Reshape", "Shape", "Concat"} & set(found)
     assert found.count("Transpose") == 2
     check_run(model, fn, x[:1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("window", "operator"), [((2, 1), "MaxPool"), ((1, 2), "AveragePool")])
+def test_rows_or_columns_are_pooled_in_the_layout_of_convolutions(window, operator):
+    def fn(x):
+        dims = (1, *window, 1)
+        y = conv(x, K1)
+        if operator == "MaxPool":
+            y = lax.reduce_window(y, -np.inf, lax.max, dims, dims, "SAME")
+        else:
+            y = lax.reduce_window(y, 0.0, lax.add, dims, dims, "VALID") / 2
+        return conv(y, K2)
+
+    model = check(fn, array(2, 6, 4, 4), rtol=1e-4, atol=1e-4, dims=[("B", "2*H", 4, 4)])
+    assert [n.op_type for n in model.graph.node] == ["Transpose", "Conv", operator, "Conv", "Transpose"]
+
+
+def test_each_frame_of_a_film_is_pooled():
+    x = array(1, 3, 6, 6, 2)
+    x[0, 1, 2, 3, 1], x[0, 2, 4, 4] = np.nan, -np.inf
+
+    def pool(x, dims=(1, 1, 2, 2, 1), padding="VALID"):
+        return lax.reduce_window(x, -np.inf, lax.max, dims, dims, padding)
+
+    model = check(pool, x)
+    assert [n.op_type for n in model.graph.node] == ["Transpose", "MaxPool", "Transpose"]
+    model = check(lambda x: pool(x, (1, 1, 1, 2, 2)), x.transpose(0, 4, 1, 2, 3))
+    assert [n.op_type for n in model.graph.node] == ["MaxPool"]
+    check(lambda x: pool(x, padding=[(0, 0), (1, 0), (0, 1), (0, 0), (0, 0)]), x)
+    check(lambda x: pool(x, (1, 2, 1, 1, 2)), x)
+    check(lambda x: pool(x, (2, 1, 1, 2, 1)), x.repeat(2, 0))
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_zeros_around_what_is_not_negative_are_padding_of_a_maximum(dilation):
+    def fn(x, activation=jax.nn.relu):
+        y = jnp.pad(activation(conv(x, K1)), ((0, 0), (1, 2), (2, 1), (0, 0)))
+        dims, steps, dilations = (1, 3, 3, 1), (1, 2, 2, 1), (1, dilation, dilation, 1)
+        return lax.reduce_window(y, -np.inf, lax.max, dims, steps, "VALID", window_dilation=dilations)
+
+    x = array(2, 6, 6, 4)
+    x[0, 2, 3, 1] = np.nan
+    counts = Counter(n.op_type for n in check(fn, x, rtol=1e-4, atol=1e-4, dims=[("B", "H", 6, 4)]).graph.node)
+    assert counts["Pad"] == (dilation != 1)
+    other = check(lambda x: fn(x, jnp.tanh), x, rtol=1e-4, atol=1e-4)
+    assert "Pad" in {n.op_type for n in other.graph.node}
