@@ -93,7 +93,6 @@ LAST = [
     integers.LAST,
     slices.LAST,
     convolution.LAST,
-    layout.LAST,
     division.LAST,
     spans.LAST,
     ends.LAST,
@@ -153,6 +152,7 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
+    counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
     rewriter = Rewriter(model, LAST)
     counts.update(rewriter.run())
     if not rewriter.operators.isdisjoint(simplify.RESHAPES):
@@ -163,6 +163,7 @@ def optimize(
         ends.take_column,
         layout.transpose_before_slices,
         layout.transpose_before_split,
+        layout.transpose_operands,
     )
     if any(counts[rule.__name__] for rule in repeating):
         counts["share_equal_nodes"] += share_equal_nodes(model)

@@ -304,6 +304,33 @@ def transpose_before_slices(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Slice", moved, *cut.inputs[1:3], places, *cut.inputs[4:], like=y)
 
 
+@LAST.rewrites("Transpose", given=first(*UNARY, *BINARY, "Clip"))
+def transpose_operands(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """What is computed from arrays that have their channels moved to the front anyway is computed from those."""
+    value, perm = node.inputs[0], list(attribute(node, "perm"))
+    if value is None or len(perm) < 4 or perm != channels_first(len(perm)) or not _is_of_turned(value, perm):
+        return None
+    return _of_turned(r, value, perm)
+
+
+def _is_of_turned(value: ir.Value, perm: list[int], steps: int = 4) -> bool:
+    node = producer(value, *UNARY, *BINARY, "Clip")
+    if node is None or node.domain or only_user(value) is None or len(dims(value)) != len(perm) or not steps:
+        return False
+    needed = [v for v in node.inputs if v is not None and not _follows(v, _inverse(perm), ())]
+    return bool(needed) and all(_turns(v, perm) or _is_of_turned(v, perm, steps - 1) for v in needed)
+
+
+def _of_turned(r: Rewriter, value: ir.Value, perm: list[int]) -> ir.Value:
+    node, back = value.producer(), _inverse(perm)
+    assert node is not None
+    operands = [
+        _turned_back(r, v, back) if v is None or _follows(v, back, ()) or _turns(v, perm) else _of_turned(r, v, perm)
+        for v in node.inputs
+    ]
+    return r.op(node.op_type, *operands, like=value, shape=_permuted(dims(value), perm), **values_of(node))
+
+
 # ------------------------------------------------------------------------------------------------------- looking ahead
 
 

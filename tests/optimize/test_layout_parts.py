@@ -212,3 +212,17 @@ def test_a_matrix_and_its_transpose_come_to_rest(behind: str, caplog: pytest.Log
     model = check(symmetrise, array(4, 3, 3))
     assert not caplog.records
     assert counted(model.graph)["Transpose"] <= 3
+
+
+def test_what_is_computed_from_an_input_that_is_transposed_anyway():
+    kernel, factors = array(3, 3, 4, 4), array(4)
+
+    def fn(x, y):
+        squares = conv(x * x, kernel) + conv(jnp.clip((x * y) * factors - 1, -1, 2), kernel)
+        scaled = conv((x - 0.1) * 1.3 + x.mean((1, 2), keepdims=True), kernel)
+        return conv(x, kernel) * conv(y, kernel) + squares + scaled
+
+    x, y = array(2, 5, 6, 4), array(2, 5, 6, 4)
+    x[0, 1, 2, 3] = np.nan
+    model = check(fn, x, y, dims=[("B", "H", 6, 4)] * 2, rtol=1e-4, atol=1e-4)
+    assert Counter(n.op_type for n in model.graph.node)["Transpose"] == 4  # two inputs, the result, and the means
