@@ -18,6 +18,7 @@ from jax2onnx.optimize import (
     attention,
     batch_norm,
     bidirectional,
+    causal,
     comparisons,
     conditions,
     convolution,
@@ -152,6 +153,10 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
+    if "Trilu" in operators:  # now that it is known which queries are needed
+        counts.update(Rewriter(model, [causal.RULES, attention.RULES, *TIDY]).run())
+        if counts[causal.recognise_causal_attention.__name__]:
+            causal.import_functions(model)
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
     rewriter = Rewriter(model, LAST)
     counts.update(rewriter.run())

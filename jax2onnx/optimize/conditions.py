@@ -37,6 +37,16 @@ def compare_condition(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return condition if if_true else r.op("Not", condition, like=y)
 
 
+@RULES.rewrites(*COMPARED, given=first("Expand"))
+def compare_before_repeating(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A comparison of repeated elements with a number: of each of them once. A choice repeats the condition itself."""
+    repeated, number, y = producer(node.inputs[0], "Expand"), node.inputs[1], node.outputs[0]
+    if repeated is None or repeated.inputs[0] is None or scalar(number) is None or dims(number) != ():  # type: ignore[arg-type]
+        return None
+    condition = r.op(node.op_type, repeated.inputs[0], number, like=y, shape=dims(repeated.inputs[0]))
+    return r.op("Expand", condition, repeated.inputs[1], like=y)
+
+
 @RULES.rewrites("Where", given=first("Not"))
 def choose_the_other_way_round(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Where not c, a, b: where c, b, a. (ONNX Runtime does that, too.)"""

@@ -237,6 +237,7 @@ class Rewriter:
         like: ir.Value | None = None,
         shape: Iterable[Any] | None = None,
         dtype: ir.DataType | None = None,
+        domain: str = "",
         **attributes: Any,
     ) -> ir.Value:
         """A new node before the one that is looked at. Its result has the type of `like` but for what is given."""
@@ -246,7 +247,7 @@ class Rewriter:
             type=ir.TensorType(dtype) if dtype is not None else like.type if like is not None else None,
         )
         node = ir.Node(
-            "",
+            domain,
             op_type,
             inputs,
             [as_attribute(k, v) for k, v in attributes.items() if v is not None],

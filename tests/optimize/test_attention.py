@@ -1,4 +1,4 @@
-"""Attention without a mask becomes one node, as each library writes it; everything else stays plain."""
+"""Attention without a mask becomes one node, as each library writes it, and with a causal mask one function."""
 
 from __future__ import annotations
 
@@ -162,12 +162,87 @@ def test_others_stay_plain(fn):
     assert "Attention" not in ops(check(fn, Q, K, V))
 
 
-def test_masks_stay_plain():
-    """A value that is masked does not matter, even if it is NaN."""
-    v = normal(B, T, H, D, seed=3)
-    v[:, -1] = np.nan
-    model = check(lambda q, v: jax.nn.dot_product_attention(q, q, v, is_causal=True), Q, v)
-    assert "Attention" not in ops(model)
+def causal(x: Any, fill: float = -1e9, scale: float = 0.5) -> Any:
+    q, k, v = (a.reshape(*x.shape[:2], H, D) for a in jnp.split(x @ normal(H * D, 3 * H * D), 3, -1))
+    scores = jnp.where(jnp.tri(x.shape[1], dtype=bool), jnp.einsum("bqhd,bkhd->bhqk", q, k) * scale, fill)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), v).reshape(x.shape)
+
+
+def causal_nnx(x: Any) -> Any:
+    return nnx.MultiHeadAttention(H, H * D, decode=False, rngs=nnx.Rngs(0))(x, mask=nnx.make_causal_mask(x[..., 0]))
+
+
+def causal_linen(x: Any) -> Any:
+    module = nn.MultiHeadDotProductAttention(H)
+    return module.apply(module.init(jax.random.key(0), X), x, mask=nn.make_causal_mask(x[..., 0]))
+
+
+def causal_keras(x: Any) -> Any:
+    layer = keras.layers.MultiHeadAttention(H, D, kernel_initializer=keras.initializers.GlorotUniform(0))
+    layer.build(X.shape, X.shape)
+    return layer(x, x, use_causal_mask=True)
+
+
+def causal_equinox(x: Any) -> Any:
+    layer = eqx.nn.MultiheadAttention(H, H * D, key=jax.random.key(0))
+    return jax.vmap(lambda x: layer(x, x, x, mask=jnp.tri(x.shape[0], dtype=bool)))(x)
+
+
+def causal_jax(x: Any) -> Any:
+    heads = x.reshape(*x.shape[:2], H, D)
+    return jax.nn.dot_product_attention(heads, heads * 2, heads - 1, is_causal=True)
+
+
+CAUSAL = [causal, causal_nnx, causal_linen, causal_keras, causal_equinox, causal_jax]
+
+
+@pytest.mark.parametrize("dims", [None, [("B", T, H * D)], [("B", "T", H * D)]])
+@pytest.mark.parametrize("layer", quick(CAUSAL[::2], CAUSAL))
+def test_causal_attention(layer, dims):
+    """A score that is masked does not matter, even if it is NaN or infinite. Empty arrays are not attended to."""
+    if layer is causal_keras and dims is not None:
+        return
+    model = check(layer, X, dims=dims, rtol=1e-5, atol=1e-6)
+    assert ops(model).count("CausalAttention") == 1 and "Softmax" not in ops(model)
+    overflowing = X.copy()
+    overflowing[:, -1] = 3e38
+    for x in (HARD, overflowing, 0 * X, *([X[:0], X[:1], X[:, :1], X[:, :0]][: 2 * len(dims or [])])):
+        check_run(model, layer, x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fill", [-np.inf, float(np.finfo(np.float32).min), -1e4])
+def test_scores_that_are_below_those_that_are_masked(fill):
+    """Then the latter count. (Where all that is not masked is -inf, the result is NaN.)"""
+    model = check(lambda x: causal(x, fill), X, rtol=1e-5, atol=1e-6)
+    assert ops(model).count("CausalAttention") == 1
+    for size in (30, 300, 1e5, 1e18, 1e19):
+        x = X * np.float32(size)
+        x[0, 0, 0] = -x[0, 0, 0]
+        check_run(model, lambda x: causal(x, fill), x, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_share_a_function():
+    def fn(x: Any) -> Any:
+        for _ in range(3):
+            x = x + causal(x + causal(x, -1e9), -1e8)
+        return x
+
+    model = check(fn, X, rtol=1e-4, atol=1e-5)
+    assert sorted({o for o in ops(model) if "Attention" in o}) == ["CausalAttention", "CausalAttention_2"]
+    assert len(model.functions) == 2
+
+
+@pytest.mark.parametrize("masked", [lambda s: np.tri(s, k=1), lambda s: np.tri(s, k=-1), lambda s: np.tri(s).T])
+def test_other_masks_stay_plain(masked):
+    def fn(q: Any, k: Any) -> Any:
+        scores = jnp.where(masked(T).astype(bool), jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e9)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), k)
+
+    assert "Softmax" in ops(check(fn, Q, Q[::-1].copy()))
+
+
+def test_masked_scores_that_may_count_stay_plain():
+    assert "Softmax" in ops(check(lambda x: causal(x, -5.0), X))
 
 
 @pytest.mark.parametrize("name", ["nnx", "linen"])

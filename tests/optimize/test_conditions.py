@@ -63,3 +63,19 @@ def test_conditions_as_numbers(dtype):
     assert set(ops(check(fn, X))) <= {"Greater", "Where", "Identity"}
     odd = check(lambda x: jnp.where((x > 1).astype(dtype) == 2, x, 9) + jnp.where((x > 1).astype(dtype) >= 0, x, 9), X)
     assert odd.graph.node
+
+
+@pytest.mark.parametrize("compare", [jnp.equal, jnp.less, jnp.greater_equal])
+def test_conditions_on_what_is_repeated(compare):
+    """Numbers that are repeated for each row, and compared in layers that repeat: once, and a choice repeats them."""
+    numbers = np.float32([0, 1, np.nan, -0.0, 2, np.inf])
+
+    def fn(x):
+        mask = jnp.broadcast_to(numbers, x.shape)
+        for _ in range(6):
+            x = jnp.where(compare(mask, 1.0), jnp.sin(x @ np.eye(6, dtype=np.float32)), -1.0)
+        return x
+
+    model = check(fn, np.float32(np.arange(12).reshape(2, 6)), dims=[("R", 6)], rtol=1e-5, atol=1e-5)
+    assert not {"Expand", "Equal", "Less", "GreaterOrEqual"} & set(ops(model))
+    check(lambda x: compare(jnp.broadcast_to(x[:, None], (6, 3)), 1.0), numbers)

@@ -1,0 +1,155 @@
+"""Attention with a causal mask as one call of a function.
+
+In ONNX Runtime the operator takes 10 to 40% less time than the plain form, and gives the same numbers bit for bit, but
+for one thing: it adds the mask to the scores, so that a score that is NaN or infinite matters although it is masked,
+which in JAX it does not. No score is larger than the product of the lengths of all queries and of all keys. So the
+function asks whether that is small, and has the plain form for when it is not. (It is a function so that this does not
+hide the graph; layers share it.)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.attributes import as_attribute
+from jax2onnx.graphs import roots
+from jax2onnx.optimize.attention import HEADS_FIRST, HEADS_FIRST_TURNED, Attended, attended, joined_dims, side_by_side
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
+from jax2onnx.optimize.queries import Dims, as_shape, attribute, dims, producer, scalar
+from jax2onnx.optimize.simplify import RESHAPES
+from jax2onnx.targets.rewrite import DOMAIN
+
+RULES = RuleSet()
+
+NAME = "CausalAttention"
+BOOL, FLOAT, INT64 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT64
+
+LARGEST_FILL = -1000.0
+"""What masked scores are replaced by: so little that others, of less than half of that, leave nothing of them."""
+LIMIT = 1e37
+
+
+@RULES.rewrites("Transpose", given=first("MatMul"), needs=("Trilu",))
+def recognise_causal_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """softmax(where(causal, q k^T * scale, fill)) v."""
+    found, y = attended(r, node), node.outputs[0]
+    replaced = found.fill() if found is not None else None
+    if found is None or replaced is None or not _is_causal(found, replaced[1]):
+        return None
+    fill = replaced[0]
+    if not fill <= LARGEST_FILL:
+        return None
+    function = _function_for(r, found, fill, y)
+    result = r.op(function.name, *side_by_side(r, found), like=y, shape=joined_dims(y), domain=DOMAIN)
+    return r.op("Reshape", result, r.const([0, 0, *dims(y)[2:]], np.int64), like=y)
+
+
+def import_functions(model: ir.Model) -> None:
+    """Say in all graphs that they may call the functions."""
+    for graph in roots(model):
+        graph.opset_imports.setdefault(DOMAIN, 1)
+
+
+def _is_causal(found: Attended, scores: int) -> bool:
+    """Does each query see the keys up to its own position, of as many as there are queries?
+
+    The scores are kept inside of the mask, or outside, where they are its last operand.
+    """
+    assert found.mask is not None
+    mask, length = found.mask.inputs[0], dims(found.q)[1]
+    upper = scores - 1
+    while (moved := producer(mask, *RESHAPES)) is not None:
+        mask = moved.inputs[0]
+    triangle = producer(mask, "Trilu")
+    ones = producer(triangle.inputs[0], "Expand") if triangle is not None else None
+    if triangle is None or ones is None or mask is None or length != dims(found.k)[1]:
+        return False
+    diagonal = scalar(triangle.inputs[1]) if len(triangle.inputs) > 1 else 0
+    is_triangle = (attribute(triangle, "upper", 1), diagonal) == (upper, upper)
+    shape = dims(found.mask.inputs[0])  # type: ignore[arg-type]
+    fits = dims(mask) == shape[-2:] == (length, length) and all(d == 1 for d in shape[:-2])
+    return is_triangle and fits and bool(scalar(ones.inputs[0]))
+
+
+def _function_for(r: Rewriter, found: Attended, fill: float, y: ir.Value) -> ir.Function:
+    """The function for operands of these shapes: the one that another layer calls, or a new one."""
+    key = (dims(found.q), dims(found.v), found.scale, fill)
+    same = [f for f in r.model.functions.values() if f.domain == DOMAIN and f.name.startswith(NAME)]
+    known = next((f for f in same if f.meta["key"] == key), None)
+    if known is not None:
+        return known
+    name = f"{NAME}_{len(same) + 1}" if same else NAME
+    function = ir.Function(DOMAIN, name, graph=_body(found, fill, y, r.opset), attributes=[])
+    function.meta["key"] = key
+    r.model.functions[function.identifier()] = function
+    return function
+
+
+class _Nodes:
+    """The nodes of a graph that is being written."""
+
+    def __init__(self) -> None:
+        self.nodes: list[ir.Node] = []
+
+    def add(self, op: str, *inputs: ir.Value, shape: Dims, dtype: ir.DataType = FLOAT, **attributes: Any) -> ir.Value:
+        result = ir.Value(shape=as_shape(shape), type=ir.TensorType(dtype))
+        named = [as_attribute(k, v) for k, v in attributes.items()]
+        self.nodes.append(ir.Node("", op, inputs, named, outputs=[result]))
+        return result
+
+    def known(self, content: Any, dtype: Any = np.int64) -> ir.Value:
+        tensor = ir.Tensor(np.asarray(content, dtype))
+        value = self.add("Constant", shape=tuple(tensor.shape), dtype=tensor.dtype, value=tensor)
+        value.const_value = tensor
+        return value
+
+
+def _body(found: Attended, fill: float, y: ir.Value, opset: int) -> ir.Graph:
+    """The operator, if all scores are finite and far above what masked ones are replaced by, else the plain form."""
+    inputs = [
+        ir.Value(name=name, shape=as_shape(joined_dims(x)), type=x.type)
+        for name, x in (("q", found.q), ("k", found.k), ("v", found.v))
+    ]
+    n = _Nodes()
+    squares = [n.add("ReduceSumSquare", x, shape=(), keepdims=0) for x in inputs[:2]]
+    bound = n.add("Mul", *squares, shape=())
+    limit = min((fill / 2 / found.scale) ** 2, LIMIT) if found.scale else LIMIT
+    is_small = n.add("LessOrEqual", bound, n.known(limit, np.float32), shape=(), dtype=BOOL)
+    if not found.has_known_sizes():  # the operator refuses empty arrays
+        is_full = n.add("Greater", bound, n.known(0, np.float32), shape=(), dtype=BOOL)
+        is_small = n.add("And", is_small, is_full, shape=(), dtype=BOOL)
+    quick, careful = _Nodes(), _Nodes()
+    same = quick.add("Attention", *inputs, shape=joined_dims(y), is_causal=1, **found.attributes())
+    other = _plain(careful, inputs, found, fill, y)
+    branches = {
+        name: ir.Graph([], [result], nodes=nodes.nodes, name=name)
+        for name, nodes, result in (("then_branch", quick, same), ("else_branch", careful, other))
+    }
+    result = n.add("If", is_small, shape=joined_dims(y), **branches)
+    result.name = "y"
+    return ir.Graph(inputs, [result], nodes=n.nodes, opset_imports={"": opset})
+
+
+def _plain(n: _Nodes, inputs: list[ir.Value], found: Attended, fill: float, y: ir.Value) -> ir.Value:
+    """What was recognised."""
+    moved = []
+    for joined, x, perm in zip(inputs, found[:3], (HEADS_FIRST, HEADS_FIRST_TURNED, HEADS_FIRST), strict=True):
+        heads = n.add("Reshape", joined, n.known([0, 0, *dims(x)[2:]]), shape=dims(x))
+        moved.append(n.add("Transpose", heads, shape=tuple(dims(x)[i] for i in perm), perm=perm))
+    batch, length, count, _ = dims(found.q)
+    shape = (batch, count, length, length)
+    scores = n.add("MatMul", *moved[:2], shape=shape)
+    if found.scale != 1:
+        scores = n.add("Mul", scores, n.known(found.scale, np.float32), shape=shape)
+    size = n.add("Shape", scores, shape=(2,), dtype=INT64, start=-2)
+    ones = n.add("Expand", n.known(True, np.bool_), size, shape=shape[2:], dtype=BOOL)
+    mask = n.add("Trilu", ones, n.known(0), shape=shape[2:], dtype=BOOL, upper=0)
+    masked = n.add("Where", mask, scores, n.known(fill, np.float32), shape=shape)
+    weights = n.add("Softmax", masked, shape=shape, axis=-1)
+    weighted = n.add("MatMul", weights, moved[2], shape=tuple(dims(y)[i] for i in HEADS_FIRST))
+    back = n.add("Transpose", weighted, shape=dims(y), perm=HEADS_FIRST)
+    return n.add("Reshape", back, n.known([0, 0, math.prod(map(int, dims(y)[2:]))]), shape=joined_dims(y))
