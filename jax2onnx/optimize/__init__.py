@@ -154,7 +154,7 @@ def optimize(
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
     if "Trilu" in operators:  # now that it is known which queries are needed
-        counts.update(Rewriter(model, [causal.RULES, attention.RULES, *TIDY]).run())
+        counts.update(Rewriter(model, [causal.RULES, attention.RULES, *TIDY]).run(start=causal.RULES.by_op))
         if counts[causal.recognise_causal_attention.__name__]:
             causal.import_functions(model)
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,12 +74,12 @@ class Rewriter:
         self._output_positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}  # of the graphs that were looked at
         self._functions: set[int] = set()  # ids of the graphs that cannot see the main graph's initializers
 
-    def run(self) -> Counter[str]:
-        """Rewrite until nothing applies."""
+    def run(self, start: Container[str] | None = None) -> Counter[str]:
+        """Rewrite until nothing applies. With `start`, only at nodes of these operators and around what changes."""
         for graph in roots(self.model):
             for node in all_nodes(graph):
                 self.operators.add(node.op_type)
-                if node.op_type in self._rules.by_op:
+                if node.op_type in self._rules.by_op and (start is None or node.op_type in start):
                     self._enqueue(node)
                 if graph is not self.model.graph:
                     self._functions.add(id(node.graph))
