@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
+DOMAIN = "jax2onnx"
+"""The domain of functions that stand for an operator and what some inputs need beside it."""
+
 WITH_BODIES = frozenset(["If", "Loop", "Scan", "SequenceMap"])
 """The operators of ONNX whose attributes are graphs."""
 

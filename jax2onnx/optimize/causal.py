@@ -16,12 +16,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute
-from jax2onnx.graphs import roots
+from jax2onnx.graphs import DOMAIN, roots
 from jax2onnx.optimize.attention import HEADS_FIRST, HEADS_FIRST_TURNED, Attended, attended, joined_dims, side_by_side
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import Dims, as_shape, attribute, dims, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES
-from jax2onnx.targets.rewrite import DOMAIN
 
 RULES = RuleSet()
 
@@ -79,7 +78,7 @@ def _function_for(r: Rewriter, found: Attended, fill: float, y: ir.Value) -> ir.
     """The function for operands of these shapes: the one that another layer calls, or a new one."""
     key = (dims(found.q), dims(found.v), found.scale, fill)
     same = [f for f in r.model.functions.values() if f.domain == DOMAIN and f.name.startswith(NAME)]
-    known = next((f for f in same if f.meta["key"] == key), None)
+    known = next((f for f in same if f.meta.get("key") == key), None)
     if known is not None:
         return known
     name = f"{NAME}_{len(same) + 1}" if same else NAME

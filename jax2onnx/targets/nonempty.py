@@ -16,9 +16,9 @@ from jax.export import SymbolicScope, is_symbolic_dim
 
 from jax2onnx import compat
 from jax2onnx.dimensions import parse_dim
+from jax2onnx.graphs import DOMAIN
 from jax2onnx.lower.dims import is_never_negative
 from jax2onnx.optimize.queries import aligned_dims, attribute, dims, producer
-from jax2onnx.targets.rewrite import DOMAIN
 
 Size = int | str
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UnsupportedError
-from jax2onnx.graphs import bodies
+from jax2onnx.graphs import DOMAIN, bodies
 from jax2onnx.naming import NAME
 from jax2onnx.targets.carriers import INT64, MODE, MODE_DEFAULT
 from jax2onnx.targets.emitter import Emitter, graph_of, new_node
@@ -17,9 +17,6 @@ from jax2onnx.targets.plans import CONTROL_FLOW, EXEMPT, FUNCTIONS, Plan, no_ker
 
 FOLD_BYTES = 1024
 """Constants up to this size are cast while exporting; for larger ones the file holds the original and a Cast."""
-
-DOMAIN = "jax2onnx"
-"""The domain of these functions. They are called like the operators that they stand for."""
 
 
 class Legalizer:
