@@ -18,7 +18,6 @@ from jax2onnx.optimize import (
     attention,
     batch_norm,
     bidirectional,
-    causal,
     comparisons,
     conditions,
     convolution,
@@ -34,6 +33,7 @@ from jax2onnx.optimize import (
     intervals,
     layers,
     layout,
+    masked_attention,
     masks,
     matmul,
     narrow,
@@ -153,10 +153,11 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    if "Trilu" in operators:  # now that it is known which queries are needed
-        counts.update(Rewriter(model, [causal.RULES, attention.RULES, *TIDY]).run(start=causal.RULES.by_op))
-        if counts[causal.recognise_causal_attention.__name__]:
-            causal.import_functions(model)
+    if {"Softmax", "Where"} <= operators:  # now that it is known which queries are needed
+        masked = masked_attention.RULES
+        counts.update(Rewriter(model, [masked, attention.RULES, *TIDY]).run(start=masked.by_op))
+        if counts[masked_attention.recognise_masked_attention.__name__]:
+            masked_attention.import_functions(model)
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
     rewriter = Rewriter(model, LAST)
     counts.update(rewriter.run())

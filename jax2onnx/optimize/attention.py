@@ -4,7 +4,7 @@ In ONNX Runtime the operator gives the same numbers bit for bit (NaN, infinities
 30% less time, since heads need not be moved to the front: it works on the projections as they are. It stays plain
 
 - with a mask: the kernel adds the mask, so that NaN at a masked position leaks into the result, which in JAX it does
-  not; and where everything is masked it differs, too (with a causal mask, see `causal.py`);
+  not; and where everything is masked it differs, too (see `masked_attention.py`);
 - if a size may be 0 and not only together with the result: the kernel refuses an empty batch and empty sequences.
 """
 

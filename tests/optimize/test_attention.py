@@ -1,4 +1,4 @@
-"""Attention without a mask becomes one node, as each library writes it, and with a causal mask one function."""
+"""Attention becomes one node, as each library writes it: the operator or, with a mask, a function around it."""
 
 from __future__ import annotations
 
@@ -232,13 +232,63 @@ def test_layers_share_a_function():
     assert len(model.functions) == 2
 
 
-@pytest.mark.parametrize("masked", [lambda s: np.tri(s, k=1), lambda s: np.tri(s, k=-1), lambda s: np.tri(s).T])
-def test_other_masks_stay_plain(masked):
-    def fn(q: Any, k: Any) -> Any:
-        scores = jnp.where(masked(T).astype(bool), jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e9)
-        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), k)
+def attend_to(x: Any, mask: Any, fill: float = float(np.finfo(np.float32).min), inverse: bool = False) -> Any:
+    q, k, v = (a.reshape(*x.shape[:2], H, D) for a in jnp.split(x @ normal(H * D, 3 * H * D), 3, -1))
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * 0.5
+    scores = jnp.where(mask, fill, scores) if inverse else jnp.where(mask, scores, fill)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), v).reshape(x.shape)
 
-    assert "Softmax" in ops(check(fn, Q, Q[::-1].copy()))
+
+def some(*shape: int) -> np.ndarray:
+    """A mask with all kinds of rows: nothing, everything, and something in between."""
+    mask = np.random.default_rng(5).random(shape) > 0.4
+    mask[:, :, 0] = False
+    mask[..., -1, :] = True
+    return mask
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("shape", [(B, 1, T, T), (B, 1, 1, T), (1, H, T, T), (B, H, T, T), (1, 1, T, 1)])
+def test_masked_attention(shape, inverse):
+    """A score that is masked does not matter; where all are, all values matter alike."""
+
+    def fn(x: Any, mask: Any) -> Any:
+        return attend_to(x, mask, inverse=inverse)
+
+    mask = some(*shape)
+    model = check(fn, X, mask, rtol=1e-5, atol=1e-6)
+    assert ops(model).count("MaskedAttention") == 1 and "Softmax" not in ops(model)
+    overflowing = X.copy()
+    overflowing[:, -1] = 3e38
+    for x in (HARD, overflowing, 0 * X, 1e4 * X):
+        for m in (mask, ~mask, mask & False, mask | True):
+            check_run(model, fn, x, m, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [("B", 1, 1, "T"), ("B", 1, "T", "T")])
+def test_masked_attention_of_sizes_that_vary(shape):
+    mask = some(B, 1, T if shape[2] == "T" else 1, T)
+    model = check(attend_to, X, mask, dims=[("B", "T", H * D), shape], rtol=1e-5, atol=1e-6)
+    assert ops(model).count("MaskedAttention") == 1
+    for n, m in ((0, T), (2, 0), (1, 1), (2, 3)):
+        check_run(model, attend_to, X[:n, :m], mask[:n, :, : m if shape[2] == "T" else 1, :m], rtol=1e-5, atol=1e-6)
+
+
+def test_known_masks():
+    for mask in (np.tri(T, k=1), np.tri(T, k=-1), np.tri(T).T, np.arange(T) > 2):
+        model = check(lambda x, mask=mask: attend_to(x, mask.astype(bool)), X, rtol=1e-5, atol=1e-6)
+        assert ops(model).count("MaskedAttention") == 1
+        check_run(model, lambda x, mask=mask: attend_to(x, mask.astype(bool)), HARD, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fill", [-np.inf, -1e9])
+def test_masks_of_everything_that_would_differ_stay_plain(fill):
+    model = check(lambda x, mask: attend_to(x, mask, fill), X, some(B, 1, T, T), rtol=1e-5, atol=1e-6)
+    assert "Softmax" in ops(model)
+
+
+def test_masks_for_each_head_of_all_stay_plain():
+    assert "Softmax" in ops(check(lambda x, mask: attend_to(x, mask), X, some(1, H, T, T)[0], rtol=1e-5, atol=1e-6))
 
 
 def test_masked_scores_that_may_count_stay_plain():
