@@ -54,22 +54,22 @@ WRONG = {
 
 
 @functools.cache
-def kernels(target: str) -> dict[str, dict[int, list[Kernel]]]:
-    """operator -> version -> kernels, for a target that has a table."""
-    data = json.loads(resources.files(__package__).joinpath(TABLES[target]).read_text())
-    return {
-        op: {
-            int(version): [
-                {
-                    variable: frozenset(map(ir.DataType.from_short_name, names.split()))
-                    for variable, names in kernel.items()
-                }
-                for kernel in alternatives
-            ]
-            for version, alternatives in versions.items()
-        }
-        for op, versions in data["ops"].items()
-    }
+def operators(target: str) -> dict[str, dict[str, list[dict[str, str]]]]:
+    """operator -> version -> kernels as they are written in the table of a target."""
+    return json.loads(resources.files(__package__).joinpath(TABLES[target]).read_text())["ops"]
+
+
+@functools.cache
+def kernels(target: str, op: str) -> dict[int, list[Kernel]] | None:
+    """version -> kernels of an operator; None if it is not listed. Read when asked for: a model has few of them."""
+    versions = operators(target).get(op)
+    if versions is None:
+        return None
+    return {int(version): [_kernel(written) for written in written_all] for version, written_all in versions.items()}
+
+
+def _kernel(written: dict[str, str]) -> Kernel:
+    return {variable: frozenset(map(ir.DataType.from_short_name, names.split())) for variable, names in written.items()}
 
 
 def supports(target: str, op: str, opset: int, types: Types, mode: str = "") -> bool:
@@ -81,7 +81,7 @@ def supports(target: str, op: str, opset: int, types: Types, mode: str = "") -> 
 
 def has_kernel(target: str, op: str, opset: int, types: Types) -> bool:
     """Whether the runtime has a kernel for `op`, right or wrong."""
-    versions = kernels(target).get(op)
+    versions = kernels(target, op)
     if versions is None:
         return True
     version = max((v for v in versions if v <= opset), default=None)

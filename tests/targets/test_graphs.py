@@ -256,7 +256,7 @@ PACKED = {"f4e2m1", "f6e2m3", "f6e3m2", "f8e8m0", "i2", "u2"}  # not even a Cast
 @pytest.mark.parametrize("opset", range(17, 27))
 def test_every_operator_and_dtype_has_a_plan(opset: int) -> None:
     names = {f"tensor({t.name.lower()})": t for t in ir.DataType if t and t.short_name()[0] not in "sc"}
-    for op in table.kernels("onnxruntime"):
+    for op in table.operators("onnxruntime"):
         if not defs.has(op, opset) or op == "BitCast" or (op == "GroupNormalization" and opset < 21):
             continue  # both its types have the same width; an early version with other operands, deprecated
         schema = defs.get_schema(op, opset)
