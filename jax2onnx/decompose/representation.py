@@ -19,7 +19,7 @@ from jax.extend.core import primitives as P
 from jax.extend.source_info_util import user_context
 
 from jax2onnx.compat.kinds import CALL_PRIMITIVES
-from jax2onnx.compat.programs import JAXPRS, callee, scan_layout, scan_with_layout, trace_flat
+from jax2onnx.compat.programs import JAXPRS, callee, hashable, scan_layout, scan_with_layout, trace_flat
 from jax2onnx.compat.sources import source_line
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.inconclusive import Inconclusive, explain
@@ -92,6 +92,7 @@ class _Rewriter:
         # so that its id is not given to another.
         self.touched_jaxprs: dict[int, tuple[Any, bool]] = {}
         self.bodies: dict[int, tuple[Any, Any]] = {}
+        self.traced: dict[Any, ClosedJaxpr] = {}
 
     def touched(self, eqn: JaxprEqn) -> bool:
         """Whether an equation has represented values among its operands or results, or anywhere inside."""
@@ -198,8 +199,10 @@ class _Rewriter:
             with user_context(None, name_stack=info.name_stack), eqn.ctx.manager:
                 return _flat(self.apply(eqn, operands))
 
+        operands = [(v.aval, _bytes(v) if isinstance(v, Literal) else free.index(v)) for v in eqn.invars]
+        key = hashable((eqn.primitive, operands, eqn.params, info.name_stack, eqn.ctx))
         new: list[JaxprEqn] = []
-        results = iter(self.trace(traced, [atom for parts in atoms for atom in parts], new))
+        results = iter(self.trace(traced, [atom for parts in atoms for atom in parts], new, key))
         for v in eqn.outvars:
             env[v] = tuple(next(results) for _ in self.rep.parts_of(v.aval) or (v,))
         # Only now do they get the traceback: JAX caches functions that rules call, and those would carry it into the
@@ -241,18 +244,31 @@ class _Rewriter:
         rest = iter(arrays)
         return [self.held([next(rest) for _ in self.rep.parts_of(v.aval) or (v,)], v.aval) for v in outvars]
 
-    def trace(self, fn: Callable, atoms: Sequence[Atom], new: list[JaxprEqn]) -> Parts:
-        """Append the equations of `fn` applied to `atoms` to `new`, and return its results."""
-        closed = trace_flat(fn, [atom.aval for atom in atoms])
+    def trace(self, fn: Callable, atoms: Sequence[Atom], new: list[JaxprEqn], key: Any = None) -> Parts:
+        """Append the equations of `fn` applied to `atoms` to `new`, and return its results.
+
+        Functions with the same key, if they have one, are the same, and are traced once.
+        """
+        closed = self.traced.get(key) or trace_flat(fn, [atom.aval for atom in atoms])
+        if key is not None:
+            self.traced[key] = closed
         jaxpr = closed.jaxpr
         env: dict[Var, Atom] = dict(zip(jaxpr.invars, atoms, strict=True))
         env.update((v, Literal(c, v.aval)) for v, c in zip(jaxpr.constvars, closed.consts, strict=True))
+        env.update((v, Var(v.aval)) for eqn in jaxpr.eqns for v in eqn.outvars)
 
         def read(v: Atom) -> Atom:
             return env.get(v, v) if isinstance(v, Var) else v
 
-        new += [eqn.replace(invars=[read(v) for v in eqn.invars]) for eqn in jaxpr.eqns]
+        new += [
+            eqn.replace(invars=[read(v) for v in eqn.invars], outvars=[env[v] for v in eqn.outvars])
+            for eqn in jaxpr.eqns
+        ]
         return tuple(read(v) for v in jaxpr.outvars)
+
+
+def _bytes(v: Literal) -> bytes:
+    return np.asarray(v.val).tobytes()
 
 
 def _flat(operands: Iterable[Any]) -> list[Any]:
