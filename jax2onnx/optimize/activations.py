@@ -161,8 +161,9 @@ def recognise_softplus(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x = _softplus_operand(value)
     if x is None or _without_sign(checked) is not _without_sign(x):
         return None
-    if on_nan is not x and operand_and_scalar(producer(on_nan, "Add")) not in ((x, 0), None):
-        return None
+    moved = operand_and_scalar(producer(on_nan, "Add"))
+    if _without_sign(on_nan if moved is None else moved[0]) is not _without_sign(x):
+        return None  # something else than NaN
     y = node.outputs[0]
     return r.op("Softplus", x, like=y) if not has_many(x) else _softplus(r, x, y)
 
@@ -288,7 +289,7 @@ def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     varying, alpha = factors(found.negative) if found is not None else ([], 0.0)
     if found is None or varying != [found.x] or float(np.float32(alpha)) != alpha or found.x.dtype not in RELU_TYPES:
         return None
-    if found.comparison in ("Greater", "LessOrEqual") and alpha < 0:  # 0 becomes -0.0
+    if found.comparison in ("Greater", "LessOrEqual") and not 0 <= alpha < math.inf:  # 0 becomes -0.0, or NaN
         return None
     return r.op("LeakyRelu", found.x, like=node.outputs[0], alpha=alpha)
 

@@ -20,6 +20,8 @@ graph says what it is, `where` with zeros is one Trilu, and ONNX Runtime makes i
 WIDE = (ir.DataType.INT32, ir.DataType.INT64)
 TRIANGULAR = (*WIDE, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Types that ONNX Runtime has a kernel of Trilu for."""
+LARGEST_OFFSET = 1 << 30
+"""Counters of int32 that start further away may wrap."""
 
 
 @RULES.rewrites(*TRIANGLES)
@@ -141,6 +143,8 @@ def _counter(r: Rewriter, value: ir.Value | None) -> tuple[ir.Value, int] | None
                 return None
             offset += int(scalar(node.inputs[number]))
             value = node.inputs[1 - number]
+            if abs(offset) > LARGEST_OFFSET:
+                return None
         else:
             value = node.inputs[0]
     return None

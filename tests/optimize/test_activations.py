@@ -114,6 +114,9 @@ def test_what_only_looks_like_it(fn):
         (lambda x: jnp.where(x[::-1] > 0, 1 / (1 + jnp.exp(-x)), jnp.exp(x) / (1 + jnp.exp(x))), "Where"),
         (lambda x: jnp.where(x > 0, 1 / (1 + jnp.exp(-x)), jnp.exp(x[::-1]) / (1 + jnp.exp(x[::-1]))), "Where"),
         (lambda x: jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x[::-1]))), "Log"),
+        (lambda x: jnp.where(jnp.isnan(x), 5, jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))), "Where"),
+        (lambda x: jnp.where(jnp.isnan(x), x[::-1], jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))), "Where"),
+        (lambda x: jnp.where(x > 0, x, jnp.inf * x), "Where"),  # NaN at 0
         (lambda x: jnp.maximum(jnp.minimum(x, -1), 0), "Min"),
         (lambda x: jnp.clip((x + 3) / 2, 0, 1), "Clip"),
         (lambda x: jnp.clip((x / 4 + 1) / 2, 0, 1), "Clip"),
