@@ -101,6 +101,9 @@ MAGNIFIERS = {"Log", "Sqrt", "Reciprocal", "Pow"}
 CARRIERS = {*RESHAPES, *"Add Sub Mul Neg Abs Max Min Clip Where Transpose Slice Gather Concat Expand Identity".split()}
 """Operators behind which it may still be small."""
 
+LARGE, SMALL = 1000, 1e-6
+"""What small numbers are large after multiplying by, and what they are told from by comparing with it."""
+
 MAX_CARRIED = 4
 """How many of them are looked through."""
 
@@ -108,13 +111,23 @@ MAX_CARRIED = 4
 def _is_magnified(small: ir.Value, steps: int = MAX_CARRIED) -> bool:
     """May it matter how small a value is?"""
     for node, operand in small.uses():
-        if node.op_type in MAGNIFIERS or (node.op_type == "Div" and operand == 1):
+        if node.op_type in MAGNIFIERS or (node.op_type == "Div" and operand == 1) or _makes_large(node, operand):
             return True
         if node.op_type == "Div" and steps == MAX_CARRIED and constant(node.inputs[1]) is None:
             return True
         if steps and node.op_type in CARRIERS and _is_magnified(node.outputs[0], steps - 1):
             return True
     return False
+
+
+def _makes_large(node: ir.Node, operand: int) -> bool:
+    """Does a node multiply by a large number, or compare with a very small one?"""
+    number = splat(node.inputs[1 - operand]) if node.op_type in ("Mul", "Div", "Equal", *COMPARISONS) else None
+    if number is None:
+        return False
+    if node.op_type in ("Mul", "Div"):
+        return bool(abs(number) >= LARGE if node.op_type == "Mul" else abs(number) <= 1 / LARGE)
+    return bool(abs(number) <= SMALL)
 
 
 @LAST.rewrites("Sigmoid")

@@ -72,6 +72,16 @@ def test_triangles(dtype):
     assert dtype not in ("float32", "float64", "int32") or ops(model) == ["Trilu"] * 3
 
 
+def test_counters_that_wrap_make_no_triangle():
+    x = np.ones((5, 4), np.float32)
+    for start in (2**31 - 3, -(2**31)):
+        check(
+            lambda x: jnp.where((jnp.arange(x.shape[0]) + start)[:, None] - 1 >= jnp.arange(x.shape[1]), x, 7),  # noqa: B023
+            x,
+            dims=[("R", "C")],
+        )
+
+
 @pytest.mark.parametrize("dims", [None, [("R", "C")]])
 def test_zeros_have_signs(dims):
     x = np.float32([[-3.0, -0.5, -0.0, 0.0, 0.5, 3.0], [7, -7, 1e-9, -1e-9, np.inf, -np.inf]])
@@ -302,6 +312,10 @@ def test_sigmoid_where_small_numbers_matter() -> None:
         lambda p, x: jnp.log(jnp.clip(p[:, None], 1e-9, 1)),
         lambda p, x: p / jnp.exp(x),
         lambda p, x: jnp.log(p) - jnp.log(1 - p),
+        lambda p, x: 1e6 * p,
+        lambda p, x: -p / 1e-5,
+        lambda p, x: p > 1e-13,
+        lambda p, x: jnp.where(p == 0, 1, x),
     ],
 )
 def test_sigmoid_where_small_numbers_matter_further_on(fn: Callable[..., Any]) -> None:
