@@ -77,7 +77,7 @@ def attended(r: Rewriter, node: ir.Node) -> Attended | None:
         return None
     mask = _only_used_here(softmax.inputs[0], "Where")
     scores, scale = _scaled(softmax.inputs[0] if mask is None else mask.inputs[_scores(mask)])
-    if scores is None or not np.isfinite(scale):
+    if scores is None or not 0 < scale < np.inf:
         return None
     q, k = _turned(scores.inputs[0], HEADS_FIRST), _turned(scores.inputs[1], HEADS_FIRST_TURNED)
     v = _turned(weighted.inputs[1], HEADS_FIRST)
@@ -155,12 +155,12 @@ def _leads_to(node: ir.Node, *op_types: str) -> bool:
 
 
 def _scaled(value: ir.Value | None) -> tuple[ir.Node | None, float]:
-    """The product, and the number that it is multiplied by."""
+    """The product, and the number that it is multiplied by, which the operator wants to be positive."""
     scaled = producer(value, "Mul", "Div")
     if scaled is None:
         return _only_used_here(value, "MatMul"), 1.0
     factor = scalar(scaled.inputs[1])
-    if factor is None or value is None or not _is_used_once(value):
+    if factor is None or not factor > 0 or value is None or not _is_used_once(value):
         return None, 1.0
     return _only_used_here(scaled.inputs[0], "MatMul"), float(factor if scaled.op_type == "Mul" else 1 / factor)
 

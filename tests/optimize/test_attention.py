@@ -162,6 +162,13 @@ def test_others_stay_plain(fn):
     assert "Attention" not in ops(check(fn, Q, K, V))
 
 
+@pytest.mark.parametrize("scale", [-0.5, -1, 0])
+def test_scores_that_are_turned_around_stay_plain(scale):
+    model = check(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, scale=scale), Q, K, V)
+    assert "Attention" not in ops(model)
+    assert not check(lambda x: causal(x, scale=scale), X).functions
+
+
 def causal(x: Any, fill: float = -1e9, scale: float = 0.5) -> Any:
     q, k, v = (a.reshape(*x.shape[:2], H, D) for a in jnp.split(x @ normal(H * D, 3 * H * D), 3, -1))
     scores = jnp.where(jnp.tri(x.shape[1], dtype=bool), jnp.einsum("bqhd,bkhd->bhqk", q, k) * scale, fill)
