@@ -160,6 +160,7 @@ def to_onnx(
         count = 0 if weights is None or weights_as_inputs else len(jax.tree.leaves(weights))
         baked = bake(weights, program.input_names[:count], load_weight) if count else []
         names = final_names(program.input_names[count:], input_names, program.output_names, output_names)
+    with compat.evaluation.x64(wide), jax.disable_jit(False), compat.evaluation.lenient():
         live = compat.programs.remove_dead_code(side_effects.drop(compat.programs.without_references(program.jaxpr)))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
         core = to_core(live)

@@ -45,8 +45,8 @@ def final_names(
     taken: set[str] = set()
     for is_given, group in ((given_inputs is not None, names.inputs), (given_outputs is not None, names.outputs)):
         for i, name in enumerate(group):
-            if not name:
-                raise InputError("An empty string cannot be the name of an input or output.")
+            if not isinstance(name, str) or not name:
+                raise InputError(f"{name!r} cannot be the name of an input or output: give a string that is not empty.")
             if name in taken and is_given:
                 raise InputError(f"The name {name!r} is used twice among the model's inputs and outputs.")
             while name in taken or ((not is_given and name in (given_inputs or ())) or name in taken):

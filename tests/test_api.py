@@ -142,6 +142,8 @@ def test_bad_opset(opset):
         ({"normalization_mode": "never"}, "normalization_mode"),
         ({"target": "toaster"}, "target"),
         ({"input_names": ["a", "b"]}, "2 names"),
+        ({"input_names": [1]}, "1 cannot be the name"),
+        ({"output_names": [""]}, "cannot be the name"),
         ({"output_names": []}, "0 names"),
         ({"input_names": ["y"], "output_names": ["y"]}, "'y' is used twice"),
         ({"inputs_as_nchw": ["z"]}, "'z'"),
@@ -284,6 +286,26 @@ def test_loops_stay_loops_where_jit_is_disabled():
     expected = to_onnx(fn, [("T",)])
     with jax.disable_jit():
         assert to_onnx(fn, [("T",)]) == expected
+
+
+@pytest.mark.parametrize(
+    "strictness",
+    [
+        lambda: jax.numpy_rank_promotion("raise"),
+        lambda: jax.numpy_dtype_promotion("strict"),
+        lambda: jax.enable_checks(True),
+        lambda: jax.debug_nans(True),
+        lambda: jax.debug_infs(True),
+    ],
+)
+def test_a_strict_user_gets_the_same(strictness):
+    def fn(x):
+        draws = jax.random.normal(jax.random.key(0), x.shape)
+        return jnp.linalg.svd(x, compute_uv=False), draws + jnp.log(x - 5) - jnp.log(0.0)
+
+    expected = to_onnx(fn, [(2, 3)])
+    with strictness():
+        assert to_onnx(fn, [(2, 3)], verify=True) == expected
 
 
 def test_threads_do_not_disturb_each_other():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,6 +20,20 @@ from jax2onnx.compat.programs import sub_jaxprs
 def x64(enabled: bool) -> AbstractContextManager:
     """A context in which 64-bit types are on or off, for this thread only."""
     return jax.enable_x64(enabled)
+
+
+@contextlib.contextmanager
+def lenient() -> Iterator[None]:
+    """A context in which JAX is as it is by default, however strict its user is with programs of their own: with what
+    these are rewritten in, and what they give for numbers that nobody has chosen. For this thread only."""
+    with (
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.enable_checks(False),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+    ):
+        yield
 
 
 WIDE = ("int64", "uint64", "float64", "complex128")
@@ -49,4 +64,5 @@ def evaluate_program(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
 
     Not public: evaluation of a jaxpr with constants of one's own.
     """
-    return jax.jit(lambda consts, *args: core.eval_jaxpr(closed.jaxpr, consts, *args))(closed.consts, *operands)
+    with lenient():
+        return jax.jit(lambda consts, *args: core.eval_jaxpr(closed.jaxpr, consts, *args))(closed.consts, *operands)
