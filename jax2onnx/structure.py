@@ -4,8 +4,8 @@
     -> {"dict": {"image": "batch/image", "sizes": {"tuple": ["s0", "s1"]}}}
 
 A leaf is the name of an input or output. A named tuple becomes one with the same name and fields, nodes of other kinds
-(dataclasses, modules) become ordered dictionaries by field or index, because their class may not exist where the model
-runs. All have their leaves in the same order.
+(dataclasses, modules, dictionaries with keys other than strings or integers) become ordered dictionaries by field, index
+or key as text, because their class may not exist where the model runs. All have their leaves in the same order.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from jax import tree_util
 
 NAMED = "namedtuple "
+NUMBERED = "dict of integers"
 
 
 def describe(tree: Any) -> Any:
@@ -27,8 +28,10 @@ def describe(tree: Any) -> Any:
     if type(tree) in (tuple, list):
         return {type(tree).__name__: [describe(child) for child in tree]}
     children, _ = tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
-    kind = "dict" if type(tree) is dict else "fields"
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+    kind = "fields"
+    if type(tree) is dict:
+        kind = {(): "dict", (str,): "dict", (int,): NUMBERED}.get(tuple({type(key) for key in tree}), kind)
+    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
         kind = NAMED + type(tree).__name__
     return {kind: {tree_util.keystr(path, simple=True): describe(child) for path, child in children}}
 
@@ -54,6 +57,8 @@ def rebuild(description: Any, values: Mapping[str, Any]) -> Any:
         fields = {key: rebuild(child, values) for key, child in children.items()}
         if kind.startswith(NAMED):
             return _named_tuple(kind.removeprefix(NAMED), tuple(fields))(*fields.values())
+        if kind == NUMBERED:
+            return {int(key): field for key, field in fields.items()}
         return fields if kind == "dict" else collections.OrderedDict(fields)
     items = [rebuild(child, values) for child in children]
     return tuple(items) if kind == "tuple" else items
@@ -77,6 +82,7 @@ def assign(description: Any, tree: Any) -> dict[str, Any]:
         if not isinstance(tree, Mapping):
             found, _ = tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
             tree = {tree_util.keystr(path, simple=True): child for path, child in found}
+        tree = {str(key): child for key, child in tree.items()}
         if set(tree) != set(children):
             raise ValueError(f"expected the keys {sorted(children)}, got {sorted(tree)}")
         parts, pairs = tree, children.items()

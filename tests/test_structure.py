@@ -35,6 +35,7 @@ TREES = {
     "ordered": collections.OrderedDict(z=X, a=X[:2]),
     "dictionary": {"z": [X, X[:2]], "a": (X[1:],)},
     "nothing": (None, [], X),
+    "numbers": {10: X, 9: {}, 2: X[:2], 0: {(2, "a"): X[1:], (10, "b"): X}},
 }
 
 
@@ -53,6 +54,11 @@ def test_leaves_are_in_the_same_order(name: str) -> None:
     assert jax.tree.structure(again) == jax.tree.structure(got)
     for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(got), strict=True):
         np.testing.assert_array_equal(a, 2 * b)
+
+
+def test_keys_that_are_numbers() -> None:
+    got = load(to_onnx(lambda x: {2: x[0], 10: x[7]}, [{0: X, 7: X[:1]}]))({7: X[:1], 0: X})
+    assert list(got) == [2, 10] and got[10] == X[:1]
 
 
 def test_a_named_tuple_has_its_fields() -> None:
