@@ -211,15 +211,26 @@ LAST = RuleSet()
 
 @LAST.rewrites("AveragePool", given=first("Pad"))
 def keep_padding_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A Pad that is left says which axes it pads: else ONNX Runtime makes it the padding of the pool, also where that
-    is not smaller than the window, and then does not load the model."""
+    """A Pad that is left says which axes it pads, or pads an array with one axis more: else ONNX Runtime makes it the
+    padding of the pool, also where that is not smaller than the window, and then does not load the model."""
     pad = producer(node.inputs[0], "Pad")
-    if pad is None or len(pad.inputs) > 3 or r.opset < PAD_AXES_OPSET or only_user(pad.outputs[0]) is None:
+    if pad is None or len(pad.inputs) > 3 or only_user(pad.outputs[0]) is None:
         return None
-    operands = (*pad.inputs, None)[:3]
-    axes = r.const(range(len(dims(pad.outputs[0]))), np.int64)
-    padded = r.op("Pad", *operands, axes, like=pad.outputs[0], **values_of(pad))
-    return r.op("AveragePool", padded, like=node.outputs[0], **values_of(node))
+    padded, shape = pad.outputs[0], dims(pad.outputs[0])
+    x, pads, value = (*pad.inputs, None)[:3]
+    if r.opset >= PAD_AXES_OPSET:
+        axes = r.const(range(len(shape)), np.int64)
+        apart = r.op("Pad", x, pads, value, axes, like=padded, **values_of(pad))
+    else:
+        known = integers(pads)
+        if x is None or known is None:
+            return None
+        axis = r.const([0], np.int64)
+        deeper = r.op("Unsqueeze", x, axis, like=x, shape=[1, *dims(x)])
+        wider = r.const([0, *known[: len(shape)], 0, *known[len(shape) :]], np.int64)
+        apart = r.op("Pad", deeper, wider, value, like=padded, shape=[1, *shape], **values_of(pad))
+        apart = r.op("Squeeze", apart, axis, like=padded)
+    return r.op("AveragePool", apart, like=node.outputs[0], **values_of(node))
 
 
 @rewrites("Div", given=first("Mul"))
