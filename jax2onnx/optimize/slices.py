@@ -132,22 +132,24 @@ def slice_of_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
     cut = cut_of(node.outputs[0])
     pad = producer(cut.x, "Pad") if cut is not None else None
     pads = integers(pad.inputs[1]) if pad is not None else None
-    if cut is None or pad is None or pads is None or len(cut.ranges) > 1 or only_user(cut.x) != node:
+    if cut is None or pad is None or pads is None or len(pad.inputs) > 3 or min(pads) < 0 or only_user(cut.x) != node:
         return None
-    ((axis, (start, end)),) = cut.ranges.items()
     x, rank = pad.inputs[0], len(dims(cut.x))
-    size = dims(x)[axis] if x is not None else None
-    if x is None or not isinstance(size, int) or attribute(pad, "mode", "constant") != "constant" or min(pads) < 0:
-        return None
-    if len(pad.inputs) > 3:
-        return None
-    before = pads[axis]
-    low, high = max(start - before, 0), min(end - before, size)
-    if low >= high:
-        return None
-    kept = _sliced(r, x, {axis: (low, high)}, x) if (low, high) != (0, size) else x
+    ranges: Ranges = {}
     fewer = list(pads)
-    fewer[axis], fewer[axis + rank] = max(before - start, 0), max(end - before - size, 0)
+    for axis, (start, end) in cut.ranges.items():
+        size, before = dims(x)[axis] if x is not None else None, pads[axis]
+        if not isinstance(size, int):
+            return None
+        low, high = max(start - before, 0), min(end - before, size)
+        if low >= high:
+            return None
+        if (low, high) != (0, size):
+            ranges[axis] = low, high
+        fewer[axis], fewer[axis + rank] = max(before - start, 0), max(end - before - size, 0)
+    if x is None or (any(fewer) and attribute(pad, "mode", "constant") != "constant"):
+        return None
+    kept = _sliced(r, x, ranges, x) if ranges else x
     if not any(fewer):
         return kept
     return r.op("Pad", kept, r.const(fewer, np.int64), *pad.inputs[2:], like=node.outputs[0])

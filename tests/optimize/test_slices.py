@@ -144,3 +144,10 @@ def test_parts_of_a_weight_that_is_used_again_are_stored_once(size):
     for fn in (lambda x: layer(layer(layer(x))), lambda x: jax.jit(layer)(jax.jit(layer)(x))):
         model = check(fn, x, rtol=1e-4, atol=1e-5)
         assert sum(np.prod(i.dims) for i in model.graph.initializer) <= (2 * size + 1) * size + 8
+
+
+def test_what_is_padded_along_several_axes_and_cut_off_again() -> None:
+    assert ops(check(lambda u: jnp.pad(u * 2, 1)[1:-1, 1:-1] + 1, X))["Pad"] == 0
+    assert ops(check(lambda u: jnp.pad(u * 2, 1, mode="edge")[1:-1, 2:-2] + 1, X))["Pad"] == 0
+    assert ops(check(lambda u: jnp.pad(u * 2, 2)[1:-2, 3:-1] + 1, X))["Pad"] == 1
+    assert ops(check(lambda u: jnp.pad(u * 2, 1)[1:-1, 1:] + 1, X))["Slice"] == 0
