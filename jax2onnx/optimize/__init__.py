@@ -41,6 +41,7 @@ from jax2onnx.optimize import (
     normalization,
     piecewise,
     pixels,
+    pointwise,
     recurrent,
     rotary,
     sigmoid,
@@ -73,7 +74,16 @@ TIDY = [
     comparisons.RULES,
     normalization.MEANS,
 ]
-MOVE = [units.RULES, layout.RULES, matmul.RULES, groups.RULES, detours.RULES, pixels.RULES, upsample.RULES]
+MOVE = [
+    units.RULES,
+    layout.RULES,
+    pointwise.RULES,
+    matmul.RULES,
+    groups.RULES,
+    detours.RULES,
+    pixels.RULES,
+    upsample.RULES,
+]
 RECOGNISE = [
     indices.PICK,
     masks.RULES,

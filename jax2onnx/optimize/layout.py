@@ -118,7 +118,7 @@ def _common_perm(node: ir.Node) -> list[int] | None:
     if any(x in others for x, _ in found.values()):
         return None  # x + x.T would become the same again, for ever
     saved = sum(only_user(v) is node for v in found)
-    added = sum(not _turns(v, _inverse(perm)) for v in others)
+    added = sum(not turns_of(v, _inverse(perm)) for v in others)
     # Fewer, not as many: with three axes, a Transpose is its own inverse, and would go back and forth.
     return perm if added + _left_behind(node, perm) < saved else None
 
@@ -271,7 +271,7 @@ def transpose_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] |
     """Most parts have their channels moved to the front: those of all are, at once."""
     x = node.inputs[0]
     back = channels_first(len(dims(node.outputs[0])))
-    turned = [_turns(part, back) for part in node.outputs]
+    turned = [turns_of(part, back) for part in node.outputs]
     if x is None or not 3 <= len(back) <= 5 or sum(map(bool, turned)) <= max(1, len(turned) // 2):
         return None
     moved, perm = _turned_back(r, x, _inverse(back)), _inverse(back)
@@ -295,9 +295,9 @@ def transpose_before_slices(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if cut is None or x is None or axes is None or len(x.uses()) > MOST_SLICES:
         return None
     back = channels_first(len(perm))
-    parts = [u.outputs[0] for u in x.consumers() if u.op_type == "Slice" and _turns(u.outputs[0], perm)]
+    parts = [u.outputs[0] for u in x.consumers() if u.op_type == "Slice" and turns_of(u.outputs[0], perm)]
     is_whole = len(parts) > 1 and sum(likely_size(dims(part)) for part in parts) >= likely_size(dims(x))
-    if perm not in (back, _inverse(back)) or not (is_whole or _turns(x, perm)):
+    if perm not in (back, _inverse(back)) or not (is_whole or turns_of(x, perm)):
         return None
     moved = r.op("Transpose", x, like=x, shape=_permuted(dims(x), perm), perm=perm)
     places = r.const([perm.index(a % len(perm)) for a in axes], np.int64)
@@ -318,14 +318,14 @@ def _is_of_turned(value: ir.Value, perm: list[int], steps: int = 4) -> bool:
     if node is None or node.domain or only_user(value) is None or len(dims(value)) != len(perm) or not steps:
         return False
     needed = [v for v in node.inputs if v is not None and not _follows(v, _inverse(perm), ())]
-    return bool(needed) and all(_turns(v, perm) or _is_of_turned(v, perm, steps - 1) for v in needed)
+    return bool(needed) and all(turns_of(v, perm) or _is_of_turned(v, perm, steps - 1) for v in needed)
 
 
 def _of_turned(r: Rewriter, value: ir.Value, perm: list[int]) -> ir.Value:
     node, back = value.producer(), _inverse(perm)
     assert node is not None
     operands = [
-        _turned_back(r, v, back) if v is None or _follows(v, back, ()) or _turns(v, perm) else _of_turned(r, v, perm)
+        _turned_back(r, v, back) if v is None or _follows(v, back, ()) or turns_of(v, perm) else _of_turned(r, v, perm)
         for v in node.inputs
     ]
     return r.op(node.op_type, *operands, like=value, shape=_permuted(dims(value), perm), **values_of(node))
@@ -352,7 +352,7 @@ def _left_behind(node: ir.Node, perm: Sequence[int]) -> int:
                 passed.add(user)
                 ahead += results
                 turned.update(dict.fromkeys(results))
-    cancelled = sum(len(_turns(value, back)) for value in turned)
+    cancelled = sum(len(turns_of(value, back)) for value in turned)
     left = sum(value.is_graph_output() or not passed.issuperset(value.consumers()) for value in turned)
     return left - cancelled
 
@@ -392,6 +392,6 @@ _CONDITIONS: dict[str, Callable[[ir.Node, Sequence[int], Container[ir.Value]], b
 """By operator, when a Transpose can come after it instead of before."""
 
 
-def _turns(value: ir.Value, perm: list[int]) -> list[ir.Node]:
+def turns_of(value: ir.Value, perm: list[int]) -> list[ir.Node]:
     """The Transposes of a value into this order."""
     return [u for u in value.consumers() if u.op_type == "Transpose" and list(attribute(u, "perm")) == perm]
