@@ -16,6 +16,7 @@ from jax.lax.linalg import (
 )
 
 from jax2onnx import compat
+from jax2onnx.decompose import linalg_small
 from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
@@ -33,9 +34,14 @@ from jax2onnx.decompose.registry import decomposes
 
 
 @decomposes(cholesky_p)
-@over_batches(2)
 def cholesky(a: Array, **_) -> Array:
-    """Row by row of the upper factor U with U^H U = a. Like LAPACK, leaves the upper triangle of `a` in the result."""
+    """The lower factor. Like LAPACK, leaves the upper triangle of `a` in the result."""
+    return linalg_small.cholesky(a) if linalg_small.is_small(a) else _cholesky(a)
+
+
+@over_batches(2)
+def _cholesky(a: Array) -> Array:
+    """Row by row of the upper factor U with U^H U = a."""
     n = a.shape[0]
     if n == 0:
         return a
@@ -71,12 +77,15 @@ def cholesky_update(r: Array, w: Array, **_) -> Array:
 
 
 @decomposes(lu_p)
-@over_batches(2)
 def lu(a: Array, **_) -> list[Array]:
-    """P a = L U with partial pivoting: packed L and U, row interchanges, and the permutation they amount to.
+    """P a = L U with partial pivoting: packed L and U, row interchanges, and the permutation they amount to."""
+    return linalg_small.lu(a) if linalg_small.is_small(a) else _lu(a)
 
-    Each step finishes one column of L and one row of U, and takes their product out of the rest: many small matrices at
-    once, where a product of each row with what is known would be a MatMul of its own for each matrix. The rows stay
+
+@over_batches(2)
+def _lu(a: Array) -> list[Array]:
+    """Each step finishes one column of L and one row of U, and takes their product out of the rest: many matrices at
+    once, where a product of each row with what is known would be a MatMul of its own for each of them. The rows stay
     where they are until the end; `order` tells which row is in which place.
     """
     m, n = a.shape

@@ -10,6 +10,7 @@ from jax import Array, lax
 from jax.lax.linalg import triangular_solve_p, tridiagonal_solve_p
 
 from jax2onnx import compat
+from jax2onnx.decompose import linalg_small
 from jax2onnx.decompose.linalg_common import at, diagonal, indices, nan_unless, over_batches, real_dtype, replace, tril
 from jax2onnx.decompose.registry import decomposes
 
@@ -19,7 +20,6 @@ BLOCK = 16
 
 
 @decomposes(triangular_solve_p)
-@over_batches(2, 2)
 def triangular_solve(
     a: Array, b: Array, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
 ) -> Array:
@@ -28,15 +28,21 @@ def triangular_solve(
     if jnp.finfo(dtype).bits < 32:
         a, b = a.astype(np.float32), b.astype(np.float32)
     a = jnp.conj(a) if conjugate_a else a
-    # x op(a) = b is op(a)^T x^T = b^T; and an upper triangle read backwards is a lower one.
+    # x op(a) = b is op(a)^T x^T = b^T.
     if transpose_a == left_side:
-        a, lower = a.T, not lower
-    b = b if left_side else b.T
+        a, lower = a.mT, not lower
+    b = b if left_side else b.mT
+    solve = linalg_small.solve if linalg_small.is_small(a) and 0 not in b.shape else _solve
+    x = solve(a, b, lower=lower, unit_diagonal=unit_diagonal)
+    return (x if left_side else x.mT).astype(dtype)
+
+
+@over_batches(2, 2)
+def _solve(a: Array, b: Array, *, lower: bool, unit_diagonal: bool) -> Array:
     if lower:
-        x = solve_lower(a, b, unit_diagonal=unit_diagonal)
-    else:
-        x = jnp.flip(solve_lower(jnp.flip(a), jnp.flip(b, 0), unit_diagonal=unit_diagonal), 0)
-    return (x if left_side else x.T).astype(dtype)
+        return solve_lower(a, b, unit_diagonal=unit_diagonal)
+    # An upper triangle read backwards is a lower one.
+    return jnp.flip(solve_lower(jnp.flip(a), jnp.flip(b, 0), unit_diagonal=unit_diagonal), 0)
 
 
 def solve_lower(a: Array, b: Array, *, unit_diagonal: bool) -> Array:

@@ -118,6 +118,19 @@ def reduce_xor(g: Builder, x: Val, *, axes: Sequence[int], **params: Any) -> Val
     return g.cast(g.Mod(count, 2), BOOL)
 
 
+def _is_without_nan(x: Val) -> bool:
+    """Is NaN replaced by a known number?"""
+    where = x.value.producer()
+    if where is None or where.op_type != "Where":
+        return False
+    condition, number, other = where.inputs
+    known = number.const_value if number is not None else None
+    is_nan = condition.producer() if condition is not None else None
+    if is_nan is None or is_nan.op_type != "IsNaN" or is_nan.inputs[0] is not other:
+        return False
+    return known is not None and known.size == 1 and not np.isnan(known.numpy()).any()
+
+
 def _arg_extreme(op_type: str) -> Callable[..., Val]:
     def rule(g: Builder, x: Val, *, axes: Sequence[int], index_dtype: Any, **_: Any) -> Val:
         """The first position of the extreme; a NaN is more extreme than anything."""
@@ -125,7 +138,7 @@ def _arg_extreme(op_type: str) -> Callable[..., Val]:
         if x.dtype == BOOL:
             x = g.cast(x, INT32)
         index = g.op(op_type, x, axis=axis, keepdims=0)
-        if is_float(x.dtype):
+        if is_float(x.dtype) and not _is_without_nan(x):
             is_nan = g.cast(g.IsNaN(x), INT32)
             first_nan = g.ArgMax(is_nan, axis=axis, keepdims=0)
             has_nan = g.cast(g.ReduceMax(is_nan, axes=(axis,), keepdims=0), BOOL)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.intervals import LIMITS
+from jax2onnx.optimize.intervals import LIMITS, fits
 from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, integers, only_user, producer, scalar
 from jax2onnx.optimize.simplify import reshaped
 
@@ -41,6 +41,23 @@ def take_consecutive_positions(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return x
     bounds = (r.const([i], np.int64) for i in (start, start + index.size, axis))
     return r.op("Slice", x, *bounds, like=node.outputs[0])
+
+
+LAST = RuleSet()
+"""What others see an index go through."""
+
+
+@LAST.rewrites("Gather", "GatherElements", given=lambda origins: origins[1] == "Cast")
+def take_by_any_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Indices may have 32 bits or 64."""
+    cast = producer(node.inputs[1], "Cast")
+    index = cast.inputs[0] if cast is not None else None
+    if cast is None or index is None or index.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        return None
+    if not _keeps_values(cast) and not fits(index, cast.outputs[0].dtype):  # type: ignore[arg-type]
+        return None
+    node.replace_input_with(1, index)
+    return node.outputs[0]
 
 
 @RULES.rewrites("Clip")

@@ -17,13 +17,65 @@ import onnx_ir as ir
 from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.fold import EXACT, MOVES
-from jax2onnx.optimize.queries import attribute, constant, dims, only_user
+from jax2onnx.optimize.queries import attribute, constant, dims, only_user, producer
 from jax2onnx.optimize.slices import cut_of
+
+RULES = RuleSet()
+
+SMALL_TABLE = 1024
+"""Larger ones, which may be weights, stay as they are."""
 
 LAST = RuleSet()
 """Others look for the slices, and for what is written where."""
 
-# ------------------------------------------------------------------------------------------------------------- rolls
+# ------------------------------------------------------------------------------------------------- parts of an array
+
+
+@RULES.rewrites("Concat", given=some("Slice"))
+def join_neighbours(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Parts of one array that follow each other there, too, are one part, or the array."""
+    y = node.outputs[0]
+    axis = attribute(node, "axis") % len(dims(y))
+    parts: list[ir.Value | None] = [node.inputs[0]]
+    for part in node.inputs[1:]:
+        (x, start, middle), (same, begin, end) = _span(parts[-1], axis), _span(part, axis)
+        if x is None or x is not same or middle != begin:
+            parts.append(part)
+            continue
+        shape = [end - start if i == axis else d for i, d in enumerate(dims(x))]
+        bounds = [r.const([i], np.int64) for i in (start, end, axis)]
+        parts[-1] = x if shape == list(dims(x)) else r.op("Slice", x, *bounds, like=x, shape=shape)
+    if len(parts) == len(node.inputs):
+        return None
+    return parts[0] if len(parts) == 1 else r.op("Concat", *parts, like=y, axis=axis)
+
+
+def _span(part: ir.Value | None, axis: int) -> tuple[ir.Value | None, int, int]:
+    """What a part is cut from along this axis, and from where to where; None if it is not."""
+    cut = cut_of(part)
+    return (None, 0, 0) if cut is None or list(cut.ranges) != [axis] else (cut.x, *cut.ranges[axis])
+
+
+@RULES.rewrites("Transpose", "Reshape", given=first("Gather"))
+def gather_from_moved(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """What is taken out of a small, known array, and then moved: that is moved instead."""
+    y = node.outputs[0]
+    gather = producer(node.inputs[0], "Gather")
+    table, index = gather.inputs if gather is not None else (None, None)
+    if gather is None or table is None or index is None or only_user(gather.outputs[0]) is None:
+        return None
+    known = constant(table) if table.const_value is not None and table.const_value.size <= SMALL_TABLE else None
+    if known is None or len(dims(index)) != 1 or not all(isinstance(d, int) for d in dims(y)):
+        return None
+    axis = attribute(gather, "axis", 0) % known.ndim
+    if node.op_type == "Transpose":
+        perm = list(attribute(node, "perm"))
+        return r.op("Gather", r.moved(known.transpose(perm), table), index, like=y, axis=perm.index(axis))
+    if dims(y)[: axis + 1] != dims(gather.outputs[0])[: axis + 1] or not known.size:
+        return None
+    shape = [*known.shape[: axis + 1], *dims(y)[axis + 1 :]]
+    return r.op("Gather", r.moved(known.reshape(shape), table), index, like=y, axis=axis)  # type: ignore[arg-type]
+
 
 NODE = 400
 ROW = 8
@@ -42,7 +94,8 @@ def gather_parts(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, order, spared = _joined(node, axis)
     if x is None or not spared:
         return None
-    shape, columns = dims(y), math.prod(d for d in dims(y)[axis + 1 :] if isinstance(d, int))
+    shape = dims(y)
+    columns = math.prod(d for d in shape[axis + 1 :] if isinstance(d, int))
     size = likely_size(shape)
     if columns > 1:
         pays = ROW * size / columns <= NODE * spared + ELEMENT * size
@@ -58,18 +111,18 @@ def _joined(concat: ir.Node, axis: int) -> tuple[ir.Value | None, np.ndarray, in
     source: ir.Value | None = None
     positions, spared = [], 0
     for part in concat.inputs:
-        cut = cut_of(part)
-        if cut is None or list(cut.ranges) != [axis] or (source is not None and cut.x is not source):
+        x, start, end = _span(part, axis)
+        if x is None or (source is not None and x is not source):
             return None, np.zeros(0), 0
-        source = cut.x
-        positions.append(np.arange(*cut.ranges[axis]))
+        source = x
+        positions.append(np.arange(start, end))
         spared += only_user(part) is concat  # type: ignore[arg-type]
     return source, np.concatenate(positions), spared
 
 
 # ------------------------------------------------------------------------------------------------ writing and padding
 
-MAX_SIZE = 1 << 14
+MAX_SIZE = 1 << 16
 MAX_DEPTH = 24
 """How large the arrays are whose elements are followed, and through how many nodes."""
 

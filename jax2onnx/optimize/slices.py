@@ -104,8 +104,9 @@ def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if cut is None or concat is None:
         return None
     axis = attribute(concat, "axis") % len(dims(cut.x))
-    if list(cut.ranges) != [axis]:
+    if axis not in cut.ranges:
         return None
+    others = {a: span for a, span in cut.ranges.items() if a != axis}
     start, end = cut.ranges[axis]
     first = 0
     parts: list[tuple[ir.Value, Ranges]] = []
@@ -115,9 +116,10 @@ def slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
             return None
         low, high = max(start - first, 0), min(end - first, size)
         if low < high:
-            parts.append((part, {axis: (low, high)} if (low, high) != (0, size) else {}))
+            ranges = others | ({axis: (low, high)} if (low, high) != (0, size) else {})
+            parts.append((part, dict(sorted(ranges.items()))))
         first += size
-    if not parts or len(parts) > MAX_PARTS:
+    if not parts or len(parts) > (1 if others else MAX_PARTS):
         return None
     cut_through = [part for part, ranges in parts if ranges and part.const_value is None and splat(part) is None]
     if len(parts) > 1 and cut_through and (len(cut_through) > 1 or only_user(cut.x) != node):

@@ -87,3 +87,11 @@ def test_what_has_no_sign_is_not_below_zero() -> None:
     assert operators(check(choose, SPECIAL, dims=[("N",)]).graph).count("Where") == 2
     check(choose, np.array([0, -5, 7], np.int32))
     check(jax.scipy.stats.norm.cdf, SPECIAL)
+
+
+def test_argmax_of_numbers_without_nan_looks_for_none() -> None:
+    x = np.float32([[1, np.nan, 3, np.inf], [np.nan, 2, -1, 0]])
+    model = check(lambda x: jnp.argmax(jnp.where(jnp.isnan(x), -jnp.inf, x), 1), x)
+    assert [node.op_type for node in model.graph.node].count("ArgMax") == 1
+    check(lambda x: jnp.argmax(jnp.where(jnp.isnan(x), jnp.nan, x), 1), x)
+    check(lambda x: jnp.argmax(jnp.where(jnp.isnan(x), 0, -x), 1), x)

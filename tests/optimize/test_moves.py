@@ -124,3 +124,28 @@ def test_a_relaxation_in_a_loop() -> None:
     p, b = np.nan_to_num(grid(24, 24), posinf=1, neginf=2), np.nan_to_num(grid(24, 24), posinf=1, neginf=2)
     found = ops(check(fn, p, b))
     assert found["Pad"] == found["ScatterND"] == 1 and found["Gather"] == found["Reshape"] == 0
+
+
+# ------------------------------------------------------------------------------------------------- parts of an array
+
+
+def test_parts_that_follow_each_other_are_one() -> None:
+    x, y = grid(6, 5), grid(2, 5)
+    assert ops(check(lambda x: jnp.concatenate([x[:2], x[2:5], x[5:]]) + 1, x)) == {"Add": 1}
+    assert ops(check(lambda x: jnp.concatenate([x[:, :2], x[:, 2:3]], 1), x)) == {"Slice": 1}
+    found = ops(check(lambda x, y: jnp.concatenate([x[:2], x[2:3], y, x[3:]]), x, y))
+    assert found == {"Slice": 2, "Concat": 1}
+
+
+def test_cuts_of_one_of_several_parts() -> None:
+    found = ops(check(lambda x, y: jnp.concatenate([x * 2, y + 1])[6:8, 1:3] * 3, grid(6, 5), grid(2, 5)))
+    assert found == {"Slice": 1, "Add": 1, "Mul": 1}
+
+
+def test_a_known_table_is_turned_instead_of_what_is_taken_out_of_it() -> None:
+    table = jnp.asarray(grid(4, 3, 2), jnp.float32)
+    order = np.int32([3, 0, 1, 1, 2])
+    found = ops(check(lambda i: table[:, :2][i].transpose(1, 2, 0).reshape(2, 2, 5) * 2, order))
+    assert found["Transpose"] == 0
+    found = ops(check(lambda i: jnp.take(table, i, 1, mode="clip").transpose(1, 2, 0).reshape(5, 8) * 2, order))
+    assert found["Transpose"] == found["Reshape"] == 0
