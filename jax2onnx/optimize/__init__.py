@@ -48,6 +48,7 @@ from jax2onnx.optimize import (
     signs,
     simplify,
     slices,
+    small,
     softmax,
     spans,
     turns,
@@ -109,6 +110,7 @@ LAST = [
     division.LAST,
     moves.LAST,
     indices.LAST,
+    small.LAST,
     spans.LAST,
     ends.LAST,
     turns.LAST,
@@ -184,6 +186,7 @@ def optimize(
         layout.transpose_before_slices,
         layout.transpose_before_split,
         layout.transpose_operands,
+        small.multiply_small_matrices,
     )
     if any(counts[rule.__name__] for rule in repeating):
         counts["share_equal_nodes"] += share_equal_nodes(model)

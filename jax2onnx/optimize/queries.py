@@ -55,7 +55,7 @@ SPLATS = (KNOWN, *_SPREADS)
 """Where a value that is one number comes from."""
 
 
-_UNKNOWN = "?"
+UNKNOWN = "?"
 """How the name of a size that depends on the data starts."""
 
 
@@ -69,7 +69,7 @@ def dims(value: ir.Value) -> Dims:
     else:  # nearly always, and rules ask this all the time
         return found
     return tuple(
-        d if isinstance(d, int) else f"{_UNKNOWN}{id(value)}.{i}" if d.value is None else str(d.value)
+        d if isinstance(d, int) else f"{UNKNOWN}{id(value)}.{i}" if d.value is None else str(d.value)
         for i, d in enumerate(found)
     )
 
@@ -90,7 +90,7 @@ def has_many(value: ir.Value) -> bool:
 
 def as_shape(dims: Iterable[Any]) -> ir.Shape:
     """The shape of a value that has these `dims`."""
-    return ir.Shape(None if isinstance(d, str) and d.startswith(_UNKNOWN) else d for d in dims)
+    return ir.Shape(None if isinstance(d, str) and d.startswith(UNKNOWN) else d for d in dims)
 
 
 def integers(value: ir.Value | None) -> tuple[int, ...] | None:
