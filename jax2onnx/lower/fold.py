@@ -28,7 +28,8 @@ MAX_STEPS = 100_000
 
 
 def _select_n(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
-    return np.choose(which.astype(np.intp), cases)
+    index = np.broadcast_to(which, cases[0].shape).astype(np.intp)  # as np.choose, which takes 64 cases
+    return np.take_along_axis(np.stack(cases), index.clip(0, len(cases) - 1)[None], 0)[0]
 
 
 def _broadcast(x: np.ndarray, *, shape: Any, broadcast_dimensions: Any, **_: Any) -> np.ndarray:

@@ -30,6 +30,11 @@ def test_known_operands_of_what_numpy_computes():
     check(fn, np.float32(1))
 
 
+def test_a_choice_of_more_than_numpy_knows():
+    cases = [np.full(3, i, np.int32) for i in range(70)]
+    check(lambda x: x + lax.select_n(np.int32([69, 0, 40]), *cases) + lax.select_n(np.int32(65), *cases), np.int32(1))
+
+
 def test_known_indices_are_evaluated_whatever_their_size():
     index = np.arange(9000).reshape(90, 100) * 7 % 40 - 20  # more than is evaluated if the result may be larger
 
