@@ -5,6 +5,7 @@ So they are used where all numbers are finite, which an If finds out; elsewhere 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,16 +30,17 @@ def recurrent_network_of_halves(e: Emitter, node: ir.Node) -> Sequence[ir.Value]
 
 @expands("LSTM GRU", "f32", as_function=True)
 def recurrent_network(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
-    """The node where the sum of the squares of its inputs is finite, so that no product with a weight overflows."""
+    """The node where the sums of the squares of its inputs and weights are finite, so that no product of them overflows.
+
+    Those of weights are computed when the model is loaded.
+    """
     if not _is_plain(node):
         return None
-    x, _, _, _, _, *states = [*e.operands, *[None] * 7][:7]
-    total = e.ReduceSumSquare(x, keepdims=0, shape=[])
-    for state in states:
-        if state is not None:
-            total = e.Add(total, e.ReduceSumSquare(state, keepdims=0, shape=[]), shape=[])
+    x, w, r, bias, _, *states = [*e.operands, *[None] * 7][:7]
+    total = _squares(e, x, *states)
     if not all(isinstance(d, int) and d > 0 for d in dims_of(x)):
         total = e.Div(total, total, shape=[])  # 0 / 0, if there is nothing to sum
+    total = e.Add(total, _squares(e, w, r, bias), shape=[])
     is_finite = e.Less(total, e.const(np.asarray(np.inf, np.float32)), shape=[], dtype=BOOL)
     values = [ir.Value(shape=v.shape, type=v.type) for v in node.outputs]
     kernel = ir.Node("", node.op_type, list(node.inputs), list(node.attributes.values()), outputs=values)
@@ -49,6 +51,12 @@ def recurrent_network(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     choice.metadata_props.update(node.metadata_props)
     node.graph.insert_before(node, choice)  # type: ignore[union-attr]
     return results
+
+
+def _squares(e: Emitter, *values: ir.Value | None) -> ir.Value:
+    """The sum of the squares of all numbers in some values."""
+    sums = [e.ReduceSumSquare(v, keepdims=0, shape=[]) for v in values if v is not None]
+    return functools.reduce(lambda a, b: e.Add(a, b, shape=[]), sums)
 
 
 def _is_plain(node: ir.Node) -> bool:

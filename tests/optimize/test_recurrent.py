@@ -287,6 +287,17 @@ def test_both_directions_of_a_simple_cell(part):
     check_run(model, layer, bad)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_that_are_not_finite(number):
+    for place in range(3):
+        w, u, b = weights = normal(N, 4 * H), normal(H, 4 * H, seed=1), normal(4 * H, seed=2)
+        weights[place].flat[7] = number
+        start = jnp.zeros((B, H)), jnp.zeros((B, H))
+        step = lambda s, x: lstm_step(s, x @ w + s[0] @ u + b)  # noqa: B023, E731
+        model = check(lambda x: lax.scan(step, start, x)[1], normal(T, B, N))  # noqa: B023
+        assert "LSTM" in ops(model.graph)
+
+
 def test_weights_are_stored_once():
     layer = of_keras(keras.layers.LSTM(64, return_sequences=True))
     model = jax2onnx.to_onnx(layer, [jax.ShapeDtypeStruct((B, T, N), jnp.float32)])
