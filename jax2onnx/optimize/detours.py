@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer, scalar
+from jax2onnx.optimize.queries import Dims, attribute, constant, dims, only_user, producer, scalar
 from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.reshapes import reshape_operand
 
@@ -40,8 +40,9 @@ def move_once(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if not all(_is_about(stop, way, kept) for stop, way in stops):
         return None
     x = result = before.inputs[0]
+    back = [perm.index(i) for i in range(len(perm))]
     for stop, way in reversed(stops):
-        operands = list(stop.inputs)
+        operands = [v if v is None or _rank_without_ones(dims(v)) <= kept else _turned(r, v, back) for v in stop.inputs]
         operands[way] = result
         attributes = values_of(stop)
         result = r.op(stop.op_type, *operands, like=stop.outputs[0], shape=dims(x), **attributes)
@@ -56,11 +57,26 @@ def _way(stop: ir.Node) -> int | None:
 
 
 def _is_about(stop: ir.Node, way: int, kept: int) -> bool:
-    """Does a node treat all axes alike, but for the last `kept`?"""
+    """Does a node treat all axes alike, but for the last `kept`, or by numbers that are known?"""
     if stop.op_type in SOFTMAX:
         rank = len(dims(stop.outputs[0]))
         return attribute(stop, "axis", -1) % rank >= rank - kept
-    return all(v is None or i == way or _rank_without_ones(dims(v)) <= kept for i, v in enumerate(stop.inputs))
+    return all(
+        v is None or i == way or _rank_without_ones(dims(v)) <= kept or _is_small_constant(v)
+        for i, v in enumerate(stop.inputs)
+    )
+
+
+def _is_small_constant(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.nbytes <= 1 << 20
+
+
+def _turned(r: Rewriter, value: ir.Value, perm: list[int]) -> ir.Value:
+    """A known operand in another order of axes."""
+    known = constant(value)
+    if known is None:
+        return value  # the one that is replaced
+    return r.moved(known.reshape((1,) * (len(perm) - known.ndim) + known.shape).transpose(perm), value)
 
 
 def _rank_without_ones(shape: Dims) -> int:

@@ -340,9 +340,9 @@ MOST_AHEAD = 64
 
 def _left_behind(node: ir.Node, perm: Sequence[int]) -> int:
     """How many more Transposes there are behind a node, if each of its results is transposed, and these Transposes are
-    moved on as far as they go, or meet their inverse."""
+    moved on as far as they go, or meet their inverse, or those of other operands."""
     turned, passed, back = dict.fromkeys(node.outputs), {node}, _inverse(perm)
-    ahead = list(node.outputs)
+    ahead, met = list(node.outputs), 0
     for value in ahead:  # which grows meanwhile
         for user in value.consumers():
             if user in passed or user.graph is not node.graph or len(passed) > MOST_AHEAD:
@@ -350,11 +350,13 @@ def _left_behind(node: ir.Node, perm: Sequence[int]) -> int:
             results = _turned_results(user, perm, turned)
             if results is not None:
                 passed.add(user)
+                others = [v for v in user.inputs if v is not None and v not in turned and only_user(v) is user]
+                met += sum(channels_last(v) is not None for v in others)
                 ahead += results
                 turned.update(dict.fromkeys(results))
     cancelled = sum(len(turns_of(value, back)) for value in turned)
     left = sum(value.is_graph_output() or not passed.issuperset(value.consumers()) for value in turned)
-    return left - cancelled
+    return left - cancelled - met
 
 
 def _turned_results(node: ir.Node, perm: Sequence[int], turned: Container[ir.Value]) -> Sequence[ir.Value] | None:
