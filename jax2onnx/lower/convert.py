@@ -29,9 +29,11 @@ def convert_element_type(g: Builder, x: Val, *, new_dtype: Any, **_: Any) -> Val
 def _to_integer(g: Builder, x: Val, dtype: np.dtype) -> Val:
     """ONNX says nothing of floats beyond the range of the integer type; JAX saturates."""
     limits = jnp.iinfo(dtype)
-    if bit_width(x.dtype) < 32 or (bit_width(x.dtype) == 32 and bit_width(dtype) == 32):
-        x = g.cast(x, np.float32 if bit_width(dtype) < 32 else np.float64)  # so that the limits are exact
+    if bit_width(x.dtype) < 32:
+        x = g.cast(x, np.float32)
     number = g.Where(g.IsNaN(x), np.zeros((), x.dtype), x)
+    if bit_width(x.dtype) == bit_width(dtype) == 32:
+        x = number = g.cast(number, np.float64)  # so that the limits are exact
     if bit_width(dtype) < 64:
         inside = g.Clip(number, np.asarray(limits.min, x.dtype), np.asarray(limits.max, x.dtype))
         # To types of less than a byte, casts from floats round; between integers there is nothing to round.

@@ -45,6 +45,7 @@ from jax2onnx.optimize import (
     pointwise,
     recurrent,
     rotary,
+    saturation,
     sigmoid,
     signs,
     simplify,
@@ -59,6 +60,7 @@ from jax2onnx.optimize import (
 from jax2onnx.optimize.carries import drop_needless_carries
 from jax2onnx.optimize.draws import THREEFRY, draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
+from jax2onnx.optimize.functions import import_functions
 from jax2onnx.optimize.independent import compute_all_steps_at_once
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
@@ -112,6 +114,7 @@ LAST = [
     division.LAST,
     moves.LAST,
     indices.LAST,
+    saturation.LAST,
     small.LAST,
     spans.LAST,
     ends.LAST,
@@ -174,8 +177,6 @@ def optimize(
     if {"Softmax", "Where"} <= operators:  # now that it is known which queries are needed
         masked = masked_attention.RULES
         counts.update(Rewriter(model, [masked, attention.RULES, *TIDY]).run(start=masked.by_op))
-        if counts[masked_attention.recognise_masked_attention.__name__]:
-            masked_attention.import_functions(model)
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
     rewriter = Rewriter(model, LAST)
     counts.update(rewriter.run())
@@ -192,6 +193,9 @@ def optimize(
     )
     if any(counts[rule.__name__] for rule in repeating):
         counts["share_equal_nodes"] += share_equal_nodes(model)
+    calling = (masked_attention.recognise_masked_attention, saturation.convert_plain_numbers_at_once)
+    if any(counts[rule.__name__] for rule in calling):
+        import_functions(model)
     return counts
 
 

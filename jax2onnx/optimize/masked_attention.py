@@ -12,17 +12,17 @@ all scores are the same number, and so they are here if that is so large that ad
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import as_attribute
-from jax2onnx.graphs import DOMAIN, roots
+from jax2onnx.graphs import DOMAIN
 from jax2onnx.optimize.attention import HEADS_FIRST, HEADS_FIRST_TURNED, Attended, attended, joined_dims, side_by_side
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.queries import Dims, aligned_dims, as_shape, attribute, dims, producer, scalar
+from jax2onnx.optimize.functions import Nodes, function_for
+from jax2onnx.optimize.queries import aligned_dims, as_shape, attribute, dims, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES
 
 RULES = RuleSet()
@@ -62,12 +62,6 @@ def recognise_masked_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Reshape", result, r.const([0, 0, *dims(y)[2:]], np.int64), like=y)
 
 
-def import_functions(model: ir.Model) -> None:
-    """Say in all graphs that they may call the functions."""
-    for graph in roots(model):
-        graph.opset_imports.setdefault(DOMAIN, 1)
-
-
 def _is_causal(found: Attended, scores: int) -> bool:
     """Does each query see the keys up to its own position, of as many as there are queries?
 
@@ -104,37 +98,10 @@ def _function_for(r: Rewriter, found: Attended, fill: float, scores: int, y: ir.
     `scores` says which operand of the mask they are; it is 0 for a causal mask, which is no operand.
     """
     assert found.mask is not None
-    base = MASKED if scores else CAUSAL
     mask = dims(found.mask.inputs[0]) if scores else ()  # type: ignore[arg-type]
     key = (dims(found.q), dims(found.k), dims(found.v), found.scale, fill, scores, mask)
-    same = [f for f in r.model.functions.values() if f.domain == DOMAIN and f.name.startswith(base)]
-    known = next((f for f in same if f.meta.get("key") == key), None)
-    if known is not None:
-        return known
-    name = f"{base}_{len(same) + 1}" if same else base
-    function = ir.Function(DOMAIN, name, graph=_body(found, fill, scores, y, r.opset), attributes=[])
-    function.meta["key"] = key
-    r.model.functions[function.identifier()] = function
-    return function
-
-
-class _Nodes:
-    """The nodes of a graph that is being written."""
-
-    def __init__(self) -> None:
-        self.nodes: list[ir.Node] = []
-
-    def add(self, op: str, *inputs: ir.Value, shape: Dims, dtype: ir.DataType = FLOAT, **attributes: Any) -> ir.Value:
-        result = ir.Value(shape=as_shape(shape), type=ir.TensorType(dtype))
-        named = [as_attribute(k, v) for k, v in attributes.items()]
-        self.nodes.append(ir.Node("", op, inputs, named, outputs=[result]))
-        return result
-
-    def known(self, content: Any, dtype: Any = np.int64) -> ir.Value:
-        tensor = ir.Tensor(np.asarray(content, dtype))
-        value = self.add("Constant", shape=tuple(tensor.shape), dtype=tensor.dtype, value=tensor)
-        value.const_value = tensor
-        return value
+    body = functools.partial(_body, found, fill, scores, y, r.opset)
+    return function_for(r, MASKED if scores else CAUSAL, key, body)
 
 
 def _body(found: Attended, fill: float, scores: int, y: ir.Value, opset: int) -> ir.Graph:
@@ -146,7 +113,7 @@ def _body(found: Attended, fill: float, scores: int, y: ir.Value, opset: int) ->
     mask = found.mask.inputs[0] if scores and found.mask is not None else None
     if mask is not None:
         inputs.append(ir.Value(name="mask", shape=mask.shape, type=mask.type))
-    n = _Nodes()
+    n = Nodes()
     squares = [n.add("ReduceSumSquare", x, shape=(), keepdims=0) for x in inputs[:2]]
     bound = n.add("Mul", *squares, shape=())
     largest = ABSORBED if scores else -fill / 2
@@ -155,7 +122,7 @@ def _body(found: Attended, fill: float, scores: int, y: ir.Value, opset: int) ->
     if not found.has_known_sizes():  # the operator refuses empty arrays
         is_full = n.add("Greater", bound, n.known(0, np.float32), shape=(), dtype=BOOL)
         is_small = n.add("And", is_small, is_full, shape=(), dtype=BOOL)
-    quick, careful = _Nodes(), _Nodes()
+    quick, careful = Nodes(), Nodes()
     operands = [*inputs[:3], *([_added(quick, inputs, found, scores)] if scores else [])]
     causal = {} if scores else {"is_causal": 1}
     same = quick.add("Attention", *operands, shape=joined_dims(y), **causal, **found.attributes())
@@ -169,7 +136,7 @@ def _body(found: Attended, fill: float, scores: int, y: ir.Value, opset: int) ->
     return ir.Graph(inputs, [result], nodes=n.nodes, opset_imports={"": opset})
 
 
-def _added(n: _Nodes, inputs: list[ir.Value], found: Attended, scores: int) -> ir.Value:
+def _added(n: Nodes, inputs: list[ir.Value], found: Attended, scores: int) -> ir.Value:
     """What is added to the scores: nothing, or so little that nothing is left of them."""
     q, k, _, mask = inputs
     numbers = [n.known(0, np.float32), n.known(ABSORBING_FILL, np.float32)]
@@ -182,7 +149,7 @@ def _added(n: _Nodes, inputs: list[ir.Value], found: Attended, scores: int) -> i
     return n.add("Expand", added, size, shape=(*dims(mask)[:-2], *lengths))
 
 
-def _plain(n: _Nodes, inputs: list[ir.Value], found: Attended, fill: float, scores_place: int, y: ir.Value) -> ir.Value:
+def _plain(n: Nodes, inputs: list[ir.Value], found: Attended, fill: float, scores_place: int, y: ir.Value) -> ir.Value:
     """What was recognised."""
     moved = []
     for joined, x, perm in zip(inputs[:3], found[:3], (HEADS_FIRST, HEADS_FIRST_TURNED, HEADS_FIRST), strict=True):
