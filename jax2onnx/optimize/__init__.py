@@ -174,7 +174,7 @@ def optimize(
         if not narrowed.total():
             break
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
-    if {"Softmax", "Where"} <= operators:  # now that it is known which queries are needed
+    if "Softmax" in operators:  # now that it is known which queries are needed
         masked = masked_attention.RULES
         counts.update(Rewriter(model, [masked, attention.RULES, *TIDY]).run(start=masked.by_op))
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -155,6 +158,11 @@ def reshaped(r: Rewriter, x: ir.Value, like: ir.Value, *, at_once: bool = False)
         shape = [d for i, d in enumerate(dims(x)) if i not in removed]
         x = r.op("Squeeze", x, r.const(removed, np.int64), like=like, shape=shape)
     return r.op("Unsqueeze", x, r.const(added, np.int64), like=like) if added else x
+
+
+def can_be_reshaped(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Need the new shape not be computed?"""
+    return reshape_operand(old, new)[0] is not None or unit_axes(old, new) is not None
 
 
 POINTWISE = "Add Sub Mul Div Pow Max Min Sqrt Reciprocal Exp Log Abs Neg Relu Tanh Sigmoid".split()

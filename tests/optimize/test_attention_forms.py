@@ -1,0 +1,315 @@
+"""Attention with biases, masks of all kinds, shared keys and caches: one node, and right on hard inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax2onnx import runtime
+from tests.compare import assert_same
+from tests.helpers import check
+
+B, T, H, K, D = 2, 6, 4, 2, 8
+LOWEST = float(np.finfo(np.float32).min)
+INF, NAN = np.inf, np.nan
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+Q, KEYS, VALUES = normal(B, T, H, D), normal(B, T, H, D, seed=1), normal(B, T, H, D, seed=2)
+HARD = Q.copy()
+HARD[0, 2, 3, 1], HARD[1, 1, :2, 0] = NAN, [INF, 1e4]
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def ops(model) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def check_all(fn: Any, *cases: Any, dims: Any = None) -> Any:
+    """`check` of the first case, and of the others with the same model and the same compiled function."""
+    model = check(fn, *cases[0], dims=dims, **CLOSE)
+    session, compiled = runtime.session(model), jax.jit(fn)
+    for case in cases[1:]:
+        feeds = {spec.name: np.asarray(x) for spec, x in zip(session.get_inputs(), case, strict=True)}
+        assert_same(session.run(None, feeds), jax.tree.leaves(compiled(*case)), **CLOSE)
+    return model
+
+
+def attend(q: Any, k: Any, v: Any, bias: Any = None, mask: Any = None, fill: float = LOWEST, scale: float = 0.3) -> Any:
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * scale
+    scores = scores if bias is None else scores + bias
+    scores = scores if mask is None else jnp.where(mask, scores, fill)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), v)
+
+
+def biased(q: Any, bias: Any) -> Any:
+    return attend(q, KEYS, VALUES, bias)
+
+
+def rows(shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Biases in which a row is all that is hard: nothing but infinities or the lowest numbers, or some of them."""
+    found = []
+    lower = np.nextafter(np.float32(LOWEST), np.float32(0))
+    for start, rest in [(-INF, -INF), (LOWEST, LOWEST), (LOWEST, -INF), (lower, LOWEST), (-3e38, -3e38), (-1e9, -1e9)]:
+        bias = normal(*shape, seed=3)
+        bias[..., 1 % shape[-2], :] = rest
+        bias[..., 1 % shape[-2], 2] = start
+        found.append(bias)
+    for number in (NAN, INF, -INF, LOWEST):
+        found.append(normal(*shape, seed=3))
+        found[-1][..., 0, 1] = number
+    return found
+
+
+@pytest.mark.parametrize("shape", [(1, H, T, T), (B, 1, T, T), (T, T), (B, 1, 1, T), (H, T, T)])
+def test_bias(shape):
+    """It is added to all scores. What it makes infinite is, and what is NaN."""
+    bias = normal(*shape)
+    model = check_all(biased, (Q, bias), *((Q, b) for b in rows(shape)), (HARD, bias), (HARD, rows(shape)[0]))
+    assert ops(model).count("BiasedAttention") == 1 and "Softmax" not in ops(model)
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 9])
+def test_bias_that_is_known(start):
+    bias = rows((1, H, T, T))[start]
+    is_lacking = not (bias > LOWEST).any(-1).all()
+    model = check_all(lambda q: biased(q, bias), (Q,), (HARD,))
+    assert ops(model).count("BiasedAttention" if is_lacking else "Attention") == 1
+
+
+@pytest.mark.parametrize("shape", [("B", 1, "T", "T"), (1, H, "T", "T"), ("B", 1, 1, "T")])
+def test_bias_of_sizes_that_vary(shape):
+    def fn(q, bias):
+        return attend(q, q * 2, q - 1, bias)
+
+    def case(b: int, t: int) -> Any:
+        return Q[:b, :t], normal(*({"B": b, "T": t}.get(size, size) for size in shape))
+
+    model = check_all(fn, *(case(*sizes) for sizes in ((B, T), (0, T), (B, 0), (1, 1))), dims=[("B", "T", H, D), shape])
+    assert ops(model).count("BiasedAttention") == 1
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_])
+def test_bias_of_padding(dtype):
+    """Where it is known to be far above the lowest number, nothing is asked."""
+
+    def fn(q, mask):
+        return biased(q, (1.0 - mask[:, None].astype(jnp.float32)) * -1e9)
+
+    mask = np.ones((B, T, T), dtype)
+    mask[0, :, 3:] = mask[1] = 0
+    assert "Attention" in ops(check_all(fn, (Q, mask), (HARD, mask)))
+
+
+def test_several_biases():
+    def fn(q, bias, padding):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, KEYS) + bias + jnp.where(padding, 0, -1e9)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), VALUES)
+
+    padding = normal(B, 1, 1, T) > 0
+    model = check_all(fn, *((Q, bias, padding) for bias in (normal(1, H, T, T), *rows((1, H, T, T)))))
+    assert ops(model).count("BiasedAttention") == 1 and "Softmax" not in ops(model)
+
+
+def some(*shape: int) -> np.ndarray:
+    """A mask with all kinds of rows: nothing, everything, and something in between."""
+    mask = np.random.default_rng(5).random(shape) > 0.4
+    mask[..., 0, :], mask[..., -1, :] = False, True
+    return mask
+
+
+@pytest.mark.parametrize("fill", [-INF, -1e9, -1e4, LOWEST])
+def test_masks_of_everything(fill):
+    """Where all scores are replaced by -inf, the result is NaN, else the mean of all values."""
+
+    def fn(q, mask):
+        return attend(q, KEYS, VALUES, mask=mask, fill=fill)
+
+    mask = some(B, 1, T, T)
+    sizes = (1, 0, 30, 1e5, 1e18)
+    model = check_all(fn, *((x, m) for m in (mask, mask & False, mask | True) for x in (*(n * Q for n in sizes), HARD)))
+    assert ops(model).count("MaskedAttention") == 1
+
+
+@pytest.mark.parametrize("mask", [np.tri(T, k=1), np.tri(T, k=-1), np.tri(T).T, np.arange(T) > T])
+def test_known_masks(mask):
+    model = check_all(lambda q: attend(q, KEYS, VALUES, mask=mask > 0, fill=-INF), (Q,), (HARD,))
+    assert ops(model).count("MaskedAttention") == 1
+
+
+@pytest.mark.parametrize("fill", [-INF, -1e9, LOWEST])
+def test_bias_and_mask(fill):
+    """A bias matters where scores are not masked, and may make them less than those that are."""
+
+    def fn(q, bias, mask):
+        return attend(q, KEYS, VALUES, bias, mask, fill)
+
+    bias, mask = normal(B, H, T, T), some(1, 1, T, T)
+    biases = bias, *rows((B, H, T, T)), bias - 1e9, bias - 2e9
+    model = check_all(fn, *((Q, b, mask) for b in biases), *((HARD, b, mask | True) for b in biases))
+    assert ops(model).count("MaskedAttention") == 1
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", H, D)]])
+def test_slopes_of_distances(dims):
+    """As causal attention, with a bias that grows with the distance."""
+
+    def fn(q):
+        places = jnp.arange(q.shape[1])
+        bias = (2.0 ** -np.arange(1, H + 1))[:, None, None].astype(np.float32) * (places - places[:, None])
+        return attend(q, q * 2, q - 1, bias, jnp.tri(q.shape[1], dtype=bool), -INF)
+
+    model = check_all(fn, (Q,), (HARD,), dims=dims)
+    assert ops(model).count("CausalAttention") == 1 and "Softmax" not in ops(model)
+
+
+def shared(q: Any, k: Any, v: Any, mask: Any = None, fill: float = -1e9) -> Any:
+    return attend(q, *(jnp.repeat(x, H // K, 2) for x in (k, v)), mask=mask, fill=fill)
+
+
+def broadcast(q: Any, k: Any, v: Any, mask: Any = None, fill: float = -1e9) -> Any:
+    def repeat(x: Any) -> Any:
+        return jnp.broadcast_to(x[:, :, :, None], (*x.shape[:3], H // K, D)).reshape(*x.shape[:2], H, D)
+
+    return attend(q, repeat(k), repeat(v), mask=mask, fill=fill)
+
+
+def heads_first(q: Any, k: Any, v: Any, mask: Any = None, fill: float = -1e9) -> Any:
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    scores = q @ jnp.repeat(k, H // K, 1).swapaxes(-1, -2) * 0.3
+    scores = scores if mask is None else jnp.where(mask, scores, fill)
+    return (jax.nn.softmax(scores) @ jnp.repeat(v, H // K, 1)).transpose(0, 2, 1, 3)
+
+
+def groups(q: Any, k: Any, v: Any, mask: Any = None, fill: float = -1e9) -> Any:
+    scores = jnp.einsum("btkgh,bskh->bkgts", q.reshape(*q.shape[:2], K, H // K, D), k) * 0.3
+    scores = scores if mask is None else jnp.where(mask, scores, fill)
+    return jnp.einsum("bkgts,bskh->btkgh", jax.nn.softmax(scores, -1), v).reshape(q.shape)
+
+
+def one_head(q: Any, k: Any, v: Any, mask: Any = None, fill: float = -1e9) -> Any:
+    scores = jnp.einsum("bqhd,bkd->bhqk", q, k[:, :, 1]) * 0.3
+    scores = scores if mask is None else jnp.where(mask, scores, fill)
+    return jnp.einsum("bhqk,bkd->bqhd", jax.nn.softmax(scores, -1), v[:, :, 1])
+
+
+def of_jax(q: Any, k: Any, v: Any, mask: Any = None, fill: float = -1e9) -> Any:
+    return jax.nn.dot_product_attention(q, k, v, mask=mask)
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", H, D), ("B", "T", K, D), ("B", "T", K, D)]])
+@pytest.mark.parametrize("form", [shared, broadcast, heads_first, groups, one_head, of_jax])
+def test_heads_that_share_keys(form, dims):
+    """In all of these forms keys and values are not repeated."""
+
+    def causal(q, k, v):
+        return form(q, k, v, mask=jnp.tri(q.shape[1], dtype=bool))
+
+    arrays = HARD, KEYS[:, :, :K], VALUES[:, :, :K]
+    for fn, name in ((form, "Attention"), (causal, "CausalAttention")):
+        model = check_all(fn, arrays, *([] if dims is None else [[x[:1, :1] for x in arrays]]), dims=dims)
+        calls = [*ops(model), *(n.op_type for node in model.graph.node for a in node.attribute for n in a.g.node)]
+        assert calls.count(name) == 1 and not {"Expand", "Transpose", "Softmax", "Tile"} & set(calls)
+    with_mask = check(form, *arrays, some(B, 1, 1, T, T) if form is groups else some(B, 1, T, T), **CLOSE)
+    assert ops(with_mask).count("MaskedAttention") == 1
+
+
+def test_heads_in_front_need_not_be_moved():
+    def fn(q, k, v, bias):
+        return jax.nn.softmax(q @ k.swapaxes(-1, -2) * 0.3 + bias) @ v
+
+    arrays = [x.transpose(0, 2, 1, 3).copy() for x in (HARD, KEYS, VALUES)]
+    model = check_all(fn, *((*arrays, bias) for bias in (normal(1, H, T, T), rows((1, H, T, T))[0])))
+    assert ops(model) == ["BiasedAttention"]
+
+
+def test_one_head():
+    def fn(q, k, v):
+        return jax.nn.softmax(q @ k.swapaxes(-1, -2) * 0.3) @ v
+
+    assert ops(check(fn, *(x[:, :, 0] for x in (HARD, KEYS, VALUES)), **CLOSE)) == ["Attention"]
+
+
+@pytest.mark.parametrize("fill", [LOWEST, -1e9, -INF])
+def test_one_step_with_a_cache(fill):
+    """Neither cache is moved or repeated, and what is behind the position in it does not matter."""
+
+    def fn(q, k, v, keys, values, position):
+        keys, values = (
+            jax.lax.dynamic_update_slice(cache, x, (0, position, 0, 0)) for cache, x in ((keys, k), (values, v))
+        )
+        return shared(q, keys, values, mask=jnp.arange(T) <= position, fill=fill), keys, values
+
+    step = Q[:, :1], KEYS[:, :1, :K], VALUES[:, :1, :K]
+    keys, values = KEYS[:, :, :K].copy(), VALUES[:, :, :K]
+    after = keys.copy()
+    after[:, 4:] = NAN
+    cases = [(*step, k, values, np.int32(i)) for k, i in ((keys, 2), (after, 0), (after, 3), (after, 100), (keys, -1))]
+    model = check_all(fn, *cases)
+    assert ops(model).count("MaskedAttention") == 1 and not {"Transpose", "Expand"} & set(ops(model))
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", H, D), ("B", "P", H, D)]])
+def test_keys_from_before(dims):
+    def fn(q, past):
+        keys = jnp.concatenate([past, q * 2], 1)
+        places = jnp.arange(keys.shape[1]) <= jnp.arange(q.shape[1])[:, None] + past.shape[1]
+        return attend(q, keys, keys - 1, mask=places, fill=-INF), attend(q[:, :1], keys, keys + 1)
+
+    sizes = () if dims is None else ((1, T), (T, 0), (3, 1))
+    model = check_all(fn, (Q, KEYS), (HARD, KEYS), *((Q[:, :t], KEYS[:, :p]) for t, p in sizes), dims=dims)
+    assert ops(model).count("MaskedAttention") == 1 and ops(model).count("Attention") == 1
+
+
+@pytest.mark.parametrize("cap", [1.0, 30.0])
+def test_capped_scores(cap):
+    def fn(q, k):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * 0.3
+        scores = jnp.where(jnp.tri(T, dtype=bool), jnp.tanh(scores / cap) * cap, -2.3819763e38)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), VALUES)
+
+    model = check_all(fn, *((x, KEYS) for x in (Q, HARD, 100 * Q, 1e18 * Q, 1e19 * Q)))
+    assert ops(model).count("CausalAttention") == 1 and "Tanh" not in ops(model)
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+def test_scales_that_the_operator_does_not_take(scale):
+    check(lambda q: attend(q, KEYS, VALUES, scale=scale), Q, **CLOSE)
+    check(lambda q: attend(q, KEYS, VALUES, scale=scale, mask=jnp.tri(T, dtype=bool)), Q, **CLOSE)
+
+
+OTHERS = {
+    "values with heads first": ("bqhd,bkhd->bhqk", "bhqk,bhkd->bqhd", Q, KEYS, VALUES.transpose(0, 2, 1, 3)),
+    "over queries": ("bqhd,bkhd->bhkq", "bhkq,bkhd->bqhd", Q, KEYS, VALUES),
+    "values for queries": ("bqhd,bkhd->bhqk", "bhqk,bqhd->bkhd", Q, KEYS, VALUES),
+    "values of all": ("bqhd,bkhd->bhqk", "bhqk,khd->bqhd", Q, KEYS, VALUES[0]),
+    "keys of all": ("bqhd,khd->bhqk", "bhqk,bkhd->bqhd", Q, KEYS[0], VALUES),
+    "queries of all": ("qhd,bkhd->bhqk", "bhqk,bkhd->bqhd", Q[0], KEYS, VALUES),
+    "other groups": (
+        "btgkh,bskh->bgkts",
+        "bgkts,bskh->btgkh",
+        Q.reshape(B, T, 2, K, D),
+        KEYS[:, :, :K],
+        VALUES[:, :, :K],
+    ),
+    "sum of values": ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqh", Q, KEYS, VALUES),
+    "two lengths": ("bqphd,bkhd->bhqpk", "bhqpk,bkhd->bqphd", Q.reshape(B, 2, 3, H, D), KEYS, VALUES),
+    "two batches": ("abqd,abkd->abqk", "abqk,abkd->baqd", Q, KEYS, VALUES),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_products_compute_the_same(name):
+    of_scores, of_values, q, k, v = OTHERS[name]
+
+    def fn(q):
+        return jnp.einsum(of_values, jax.nn.softmax(jnp.einsum(of_scores, q, k), -1), v)
+
+    check(fn, q, **CLOSE)
