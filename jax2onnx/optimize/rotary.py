@@ -81,6 +81,8 @@ def recognise_rotation_of_whole(r: Rewriter, node: ir.Node) -> ir.Value | None:
                 if parts is None:
                     continue
                 (before, whole), (left, negative), (right, plain) = map(_turned, (x, *parts))
+                if left is None and right is None:
+                    before, whole = None, x
                 minus = producer(negative, "Neg")
                 second, first = _half(minus.inputs[0] if minus is not None else None), _half(plain)
                 if before != left or before != right or whole is None:
@@ -240,12 +242,15 @@ def _emit(r: Rewriter, y: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, i
     else:
         angles = [_for_each_row(r, v, heads - 4, x) for v in angles]
     flag = 1 if interleaved else None
-    if heads == 1:
+    perm, before = _turned(x)
+    if heads == 1 and (perm != [0, 2, 1, 3] or before is None):
         return r.op("RotaryEmbedding", x, *angles, places, like=y, interleaved=flag)
     rows = [batch, length, count * int(size)]
-    joined = r.op("Reshape", x, r.const([0, 0, rows[2]], np.int64), like=x, shape=rows)
+    source = before if heads == 1 and before is not None else x
+    joined = r.op("Reshape", source, r.const([0, 0, rows[2]], np.int64), like=x, shape=rows)
     result = r.op("RotaryEmbedding", joined, *angles, places, like=y, shape=rows, num_heads=count, interleaved=flag)
-    return r.op("Reshape", result, r.const([0, 0, count, size], np.int64), like=y)
+    back = r.op("Reshape", result, r.const([0, 0, count, size], np.int64), like=y, shape=[*rows[:2], count, size])
+    return back if heads == 2 else r.op("Transpose", back, like=y, perm=perm)
 
 
 def _for_each_row(r: Rewriter, angles: ir.Value, heads: int, x: ir.Value) -> ir.Value:

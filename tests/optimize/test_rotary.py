@@ -47,6 +47,11 @@ def heads_first(x: Any) -> Any:
     return halves(x.transpose(0, 2, 1, 3), ANGLES)
 
 
+def whole_with_heads_first(x: Any) -> Any:
+    angles, x = jnp.concatenate([ANGLES, ANGLES], -1), x.transpose(0, 2, 1, 3)
+    return x * jnp.cos(angles) + jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1) * jnp.sin(angles)
+
+
 def equinox(x: Any) -> Any:
     return jax.vmap(jax.vmap(eqx.nn.RotaryPositionalEmbedding(D), in_axes=1, out_axes=1))(x)
 
@@ -96,7 +101,18 @@ def test_pairs_that_do_not_fit_compute_the_same(fn):
     check(fn, X, rtol=1e-5, atol=1e-6)
 
 
-FORMS = [halves, neighbours, whole, heads_first, equinox, rows_of_two, complex_numbers, every_two, tiled]
+FORMS = [
+    halves,
+    neighbours,
+    whole,
+    heads_first,
+    whole_with_heads_first,
+    equinox,
+    rows_of_two,
+    complex_numbers,
+    every_two,
+    tiled,
+]
 
 
 @pytest.mark.parametrize("fn", FORMS)
