@@ -30,14 +30,13 @@ OPSET = 23
 
 
 class Scores(NamedTuple):
-    """What softmax is taken of, from the last step to the first: a mask, biases, a cap, and a scaled product."""
+    """What softmax is taken of, from the last step to the first: a mask, biases, and a scaled product."""
 
     product: View | None = None
     mask: View | None = None
     place: int = 1  # of the scores among the operands of the Where by which some are replaced
     fill: Any = None
     biases: tuple[View, ...] = ()
-    cap: float = 0.0
     scale: float | None = None
 
 
@@ -106,17 +105,12 @@ class Attended(NamedTuple):
 
     def attributes(self) -> dict[str, Any]:
         """Those of the operator."""
-        sizes, cap = self.sizes(), self.scores.cap
-        return {
-            "q_num_heads": sizes["heads"],
-            "kv_num_heads": sizes["shared"],
-            "scale": self.scale(),
-            **({"softcap": cap} if cap else {}),
-        }
+        sizes = self.sizes()
+        return {"q_num_heads": sizes["heads"], "kv_num_heads": sizes["shared"], "scale": self.scale()}
 
     def scale(self) -> float:
-        """What the product is multiplied by; the cap is taken of that."""
-        return (1.0 if self.scores.scale is None else self.scores.scale) * (self.scores.cap or 1.0)
+        """What the product is multiplied by."""
+        return 1.0 if self.scores.scale is None else self.scores.scale
 
     def shape(self) -> list[int | str]:
         """That of the result of the operator."""
@@ -214,7 +208,7 @@ def _masked(node: ir.Node, view: View, found: Scores) -> Scores | None:
 
 def _biased(node: ir.Node, view: View, found: Scores) -> Scores | None:
     """scores + bias"""
-    if found.cap or found.scale is not None:
+    if found.scale is not None:
         return None
     for scores, bias in (node.inputs, node.inputs[::-1]):
         if scores is None or bias is None or dims(scores) != dims(view.value):
@@ -227,14 +221,11 @@ def _biased(node: ir.Node, view: View, found: Scores) -> Scores | None:
 
 
 def _scaled(node: ir.Node, view: View, found: Scores) -> Scores | None:
-    """scores * number, which is a cap if these are tanh(...)."""
+    """scores * number"""
     scores, factor = node.inputs[0], scalar(node.inputs[1])
     if scores is None or factor is None or factor == 0 or dims(scores) != dims(view.value):
         return None
     number = float(factor) if node.op_type == "Mul" else 1 / float(factor)
-    if producer(scores, "Tanh") is not None:
-        is_cap = number > 0 and not found.cap and found.scale is None
-        return _scores(view._replace(value=scores), found._replace(cap=number)) if is_cap else None
     if found.scale is not None:
         if abs(number) > 1:  # a product that is too large for the one is not for both
             return None
@@ -242,14 +233,7 @@ def _scaled(node: ir.Node, view: View, found: Scores) -> Scores | None:
     return _scores(view._replace(value=scores), found._replace(scale=number))
 
 
-def _capped(node: ir.Node, view: View, found: Scores) -> Scores | None:
-    """tanh(scores)"""
-    if node.inputs[0] is None or found.scale is not None:
-        return None
-    return _scores(view._replace(value=node.inputs[0]), found._replace(cap=found.cap or 1.0))
-
-
-_STEPS = {"Where": _masked, "Add": _biased, "Mul": _scaled, "Div": _scaled, "Tanh": _capped}
+_STEPS = {"Where": _masked, "Add": _biased, "Mul": _scaled, "Div": _scaled}
 
 
 def _with_operands(
@@ -293,7 +277,8 @@ def _parts(
         return None
     if set(of_v) != {*shared, *is_key, *outer} or set(of_q) != {*shared, *queries, *inner} or is_key & set(of_q):
         return None
-    lengths = atoms(rows) if set(atoms(rows)) <= set(queries) else queries
+    others = [atom for atom in queries if atom not in atoms(rows)]
+    lengths = atoms(rows) if set(atoms(rows)) <= set(queries) else others
     behind = of_k[of_k.index(ordered[-1]) :]
     heads = [atom for atom in shared if atom in behind] or (shared[-1:] if len(shared) > 1 else [])
     return Parts(

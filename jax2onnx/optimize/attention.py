@@ -8,6 +8,8 @@ asked; `masked_attention.py` is about the rest:
 - masks: the kernel adds them, so that NaN at a masked position leaks into the result, which in JAX it does not;
 - biases, of which a row may be such that the kernel takes it for a mask of everything;
 - sizes that may be 0 and not only together with the result: the kernel refuses an empty batch and empty sequences.
+
+Scores that are capped (tanh) stay plain: the kernel takes two to three times as long.
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute
+from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import DOMAIN
 from jax2onnx.optimize.attended import Attended
 from jax2onnx.optimize.engine import Rewriter
 from jax2onnx.optimize.magnitudes import magnitude
 from jax2onnx.optimize.queries import Dims, aligned_dims, as_shape, attribute, constant, dims, producer, scalar
 
-BOOL, FLOAT, INT64 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT64
+BOOL, FLOAT, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.UINT8
 
 LARGEST_FILL = -1000.0
 """What masked scores are replaced by: so little that others, of less than half of that, leave nothing of them."""
@@ -24,6 +25,8 @@ ABSORBING_FILL, ABSORBED = -1e30, 1e20
 """What is added to masked scores: a number that is the same after scores up to the other are added to it."""
 LOWEST = float(np.finfo(np.float32).min)
 LIMIT = 1e37
+FEW = 32_768
+"""With fewer elements in operands and scores, to ask more than whether scores are small takes longer than it saves."""
 HEADS_FIRST = [0, 2, 1, 3]
 
 
@@ -68,6 +71,11 @@ class Call:
             return False
         return dims(self.bias)[-2:] == self.shape()[2:]
 
+    def pays_off(self, operands: Sequence[ir.Value]) -> bool:
+        """Does it take no longer to ask than the operator saves?"""
+        count = likely_size(self.shape()) + sum(likely_size(dims(x)) for x in operands[:3])
+        return count >= FEW or not (self.asks_rows or self.asks_bias)
+
     def name(self) -> str:
         if self.is_causal:
             return "CausalAttention"
@@ -80,7 +88,7 @@ def function_for(r: Rewriter, call: Call, operands: Sequence[ir.Value]) -> ir.Fu
     sizes = tuple(found.sizes().items())
     asked = (call.asks_bias, call.asks_rows)
     shapes = tuple(map(dims, operands))
-    scores = (found.scale(), found.scores.cap, call.fill, found.scores.place)
+    scores = (found.scale(), call.fill, found.scores.place)
     key = (call.name(), sizes, found.heads_first, scores, shapes, asked)
     same = [f for f in r.model.functions.values() if f.domain == DOMAIN and f.name.split("_")[0] == call.name()]
     known = next((f for f in same if f.meta.get("key") == key), None)
@@ -150,8 +158,7 @@ def _question(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
         bound = n.add("Mul", *squares, shape=())
         scale = call.found.scale()
         largest = call.largest / (1 if call.bias is None else 2)
-        is_capped = 0 < call.found.scores.cap <= largest
-        limit = LIMIT if is_capped else min((largest / scale) ** 2, LIMIT)
+        limit = min((largest / scale) ** 2, LIMIT)
         answers.append(n.add("LessOrEqual", bound, n.number(limit), shape=(), dtype=BOOL))
         if not call.found.has_known_sizes():
             answers.append(n.add("Greater", bound, n.number(0), shape=(), dtype=BOOL))
@@ -161,7 +168,7 @@ def _question(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
     if call.asks_bias:
         bias = given["bias"]
         is_small = n.add("GreaterOrEqual", bias, n.number(-call.largest / 2), shape=dims(bias), dtype=BOOL)
-        answers.append(_are_all(n, is_small))
+        answers.append(_are_all(n, n.add("Cast", is_small, shape=dims(bias), dtype=UINT8, to=int(UINT8))))
     if call.asks_rows:
         answers.append(_has_something_in_each_row(n, call, given))
     while len(answers) > 1:
@@ -176,19 +183,14 @@ def _has_something_in_each_row(n: _Nodes, call: Call, given: dict[str, ir.Value]
         there = given["mask"]
         if call.found.scores.place == 2:
             there = n.add("Not", there, shape=dims(there), dtype=BOOL)
-    counts = n.add("ReduceSum", _counted(n, there), n.known([-1]), shape=dims(there)[:-1], keepdims=0)
-    return _are_all(n, n.add("Greater", counts, n.number(0), shape=dims(counts), dtype=BOOL))
+    flags = n.add("Cast", there, shape=dims(there), dtype=UINT8, to=int(UINT8))
+    return _are_all(n, n.add("ReduceMax", flags, n.known([-1]), shape=dims(there)[:-1], dtype=UINT8, keepdims=0))
 
 
-def _are_all(n: _Nodes, answers: ir.Value) -> ir.Value:
-    """Is it so everywhere, also if that is nowhere? (A bias may be NaN, which minima lose.)"""
-    exceptions = _counted(n, n.add("Not", answers, shape=dims(answers), dtype=BOOL))
-    count = n.add("ReduceSum", exceptions, shape=(), keepdims=0)
-    return n.add("LessOrEqual", count, n.number(0), shape=(), dtype=BOOL)
-
-
-def _counted(n: _Nodes, answers: ir.Value) -> ir.Value:
-    return n.add("Cast", answers, shape=dims(answers), to=int(FLOAT))
+def _are_all(n: _Nodes, flags: ir.Value) -> ir.Value:
+    """Are all of these 1, also if there are none?"""
+    least = n.add("ReduceMin", flags, shape=(), dtype=UINT8, keepdims=0)
+    return n.add("Cast", least, shape=(), dtype=BOOL, to=int(BOOL))
 
 
 def _added(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value | None:
@@ -220,8 +222,6 @@ def _plain(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
     x = n.add("MatMul", q, n.add("Transpose", k, shape=_swapped(k), perm=[0, 1, 3, 2]), shape=shape)
     if scores.scale not in (None, 1):
         x = n.add("Mul", x, n.number(scores.scale), shape=shape)
-    if scores.cap:
-        x = n.add("Mul", n.add("Tanh", x, shape=shape), n.number(scores.cap), shape=shape)
     if call.bias is not None:
         x = n.add("Add", x, given["bias"], shape=shape)
     if call.is_masked:

@@ -17,6 +17,7 @@ What is known when the model is made is not asked.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.graphs import DOMAIN, roots
@@ -24,7 +25,7 @@ from jax2onnx.optimize.attended import ENDS, Attended, attended
 from jax2onnx.optimize.attention import put_back, side_by_side
 from jax2onnx.optimize.attention_functions import LARGEST_FILL, Call, function_for
 from jax2onnx.optimize.engine import Rewriter, RuleSet
-from jax2onnx.optimize.queries import aligned_dims, attribute, dims, producer, scalar
+from jax2onnx.optimize.queries import aligned_dims, attribute, constant, dims, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES
 from jax2onnx.optimize.views import Axes, View, all_atoms, arranged, atoms
 
@@ -48,6 +49,8 @@ def recognise_masked_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     call = Call(found, is_causal, bias, mask)
     operands = [*side_by_side(r, found), *(x for x in (bias, mask) if x is not None)]
     y = node.outputs[0]
+    if not call.pays_off(operands):
+        return None
     if call.is_safe():
         result = r.op("Attention", *operands, like=y, shape=found.shape(), **found.attributes())
     else:
@@ -67,18 +70,23 @@ def _is_causal(found: Attended, view: View) -> bool:
 
     The scores are kept inside of the mask, or outside, where they are its last operand.
     """
+    parts, sizes = found.parts, found.sizes()
     mask: ir.Value | None = view.value
-    upper, sizes = found.scores.place - 1, found.sizes()
+    if sizes["queries"] != sizes["keys"] or all_atoms(view.axes) != [*parts.queries, *parts.keys]:
+        return False
+    upper, known = found.scores.place - 1, constant(mask)
+    if known is not None:
+        rows = known.reshape(-1, int(sizes["keys"]))
+        return np.array_equal(~rows if upper else rows, np.tri(len(rows), dtype=bool))
     while (moved := producer(mask, *RESHAPES)) is not None:
         mask = moved.inputs[0]
     triangle = producer(mask, "Trilu")
     ones = producer(triangle.inputs[0], "Expand") if triangle is not None else None
-    if triangle is None or ones is None or mask is None or sizes["queries"] != sizes["keys"]:
+    if triangle is None or ones is None or mask is None:
         return False
     diagonal = scalar(triangle.inputs[1]) if len(triangle.inputs) > 1 else 0
     is_triangle = (attribute(triangle, "upper", 1), diagonal) == (upper, upper)
-    fits = len(dims(mask)) == 2 and all_atoms(view.axes) == [*found.parts.queries, *found.parts.keys]
-    return is_triangle and fits and bool(scalar(ones.inputs[0]))
+    return is_triangle and len(dims(mask)) == 2 and bool(scalar(ones.inputs[0]))
 
 
 def _total(r: Rewriter, found: Attended) -> ir.Value | None:
