@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import as_attribute
 from jax2onnx.dimensions import likely_size
-from jax2onnx.graphs import DOMAIN
 from jax2onnx.optimize.attended import Attended
 from jax2onnx.optimize.engine import Rewriter
+from jax2onnx.optimize.functions import Nodes, function_for
 from jax2onnx.optimize.magnitudes import magnitude
-from jax2onnx.optimize.queries import Dims, aligned_dims, as_shape, attribute, constant, dims, producer, scalar
+from jax2onnx.optimize.queries import Dims, aligned_dims, attribute, constant, dims, producer, scalar
 
 BOOL, FLOAT, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.UINT8
 
@@ -82,52 +81,21 @@ class Call:
         return "MaskedAttention" if self.is_masked else "BiasedAttention" if self.bias is not None else "Attention"
 
 
-def function_for(r: Rewriter, call: Call, operands: Sequence[ir.Value]) -> ir.Function:
-    """The function for such a call: the one that another layer calls, or a new one."""
+def function_of(r: Rewriter, call: Call, operands: Sequence[ir.Value]) -> ir.Function:
+    """The function for such a call."""
     found = call.found
     sizes = tuple(found.sizes().items())
-    asked = (call.asks_bias, call.asks_rows)
-    shapes = tuple(map(dims, operands))
     scores = (found.scale(), call.fill, found.scores.place)
-    key = (call.name(), sizes, found.heads_first, scores, shapes, asked)
-    same = [f for f in r.model.functions.values() if f.domain == DOMAIN and f.name.split("_")[0] == call.name()]
-    known = next((f for f in same if f.meta.get("key") == key), None)
-    if known is not None:
-        return known
-    name = f"{call.name()}_{len(same) + 1}" if same else call.name()
-    function = ir.Function(DOMAIN, name, graph=_body(call, operands, r.opset), attributes=[])
-    function.meta["key"] = key
-    r.model.functions[function.identifier()] = function
-    return function
-
-
-class _Nodes:
-    """The nodes of a graph that is being written."""
-
-    def __init__(self) -> None:
-        self.nodes: list[ir.Node] = []
-
-    def add(self, op: str, *inputs: ir.Value, shape: Dims, dtype: ir.DataType = FLOAT, **attributes: Any) -> ir.Value:
-        result = ir.Value(shape=as_shape(shape), type=ir.TensorType(dtype))
-        named = [as_attribute(k, v) for k, v in attributes.items()]
-        self.nodes.append(ir.Node("", op, inputs, named, outputs=[result]))
-        return result
-
-    def known(self, content: Any, dtype: Any = np.int64) -> ir.Value:
-        tensor = ir.Tensor(np.asarray(content, dtype))
-        value = self.add("Constant", shape=tuple(tensor.shape), dtype=tensor.dtype, value=tensor)
-        value.const_value = tensor
-        return value
-
-    def number(self, content: float) -> ir.Value:
-        return self.known(content, np.float32)
+    asked = (call.asks_bias, call.asks_rows)
+    key = (sizes, found.heads_first, scores, tuple(map(dims, operands)), asked)
+    return function_for(r, call.name(), key, functools.partial(_body, call, operands, r.opset))
 
 
 def _body(call: Call, operands: Sequence[ir.Value], opset: int) -> ir.Graph:
     """The operator, if its result is that of the plain form, else the plain form."""
     names = ["q", "k", "v", *(["bias"] if call.bias is not None else []), *(["mask"] if call.mask is not None else [])]
     given = {name: ir.Value(name=name, shape=x.shape, type=x.type) for name, x in zip(names, operands, strict=True)}
-    n, quick, careful = _Nodes(), _Nodes(), _Nodes()
+    n, quick, careful = Nodes(), Nodes(), Nodes()
     shape = tuple(call.found.shape())
     added = _added(quick, call, given)
     causal = {"is_causal": 1} if call.is_causal else {}
@@ -150,7 +118,7 @@ def _body(call: Call, operands: Sequence[ir.Value], opset: int) -> ir.Graph:
     return ir.Graph(list(given.values()), [result], nodes=n.nodes, opset_imports={"": opset})
 
 
-def _question(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
+def _question(n: Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
     """Is the operator right?"""
     answers = []
     if call.is_masked:
@@ -159,15 +127,15 @@ def _question(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
         scale = call.found.scale()
         largest = call.largest / (1 if call.bias is None else 2)
         limit = min((largest / scale) ** 2, LIMIT)
-        answers.append(n.add("LessOrEqual", bound, n.number(limit), shape=(), dtype=BOOL))
+        answers.append(n.add("LessOrEqual", bound, _number(n, limit), shape=(), dtype=BOOL))
         if not call.found.has_known_sizes():
-            answers.append(n.add("Greater", bound, n.number(0), shape=(), dtype=BOOL))
+            answers.append(n.add("Greater", bound, _number(n, 0), shape=(), dtype=BOOL))
     elif not call.found.has_known_sizes():
         sizes = [n.add("Size", given[name], shape=(), dtype=INT64) for name in "qk"]
         answers.append(n.add("Greater", n.add("Mul", *sizes, shape=(), dtype=INT64), n.known(0), shape=(), dtype=BOOL))
     if call.asks_bias:
         bias = given["bias"]
-        is_small = n.add("GreaterOrEqual", bias, n.number(-call.largest / 2), shape=dims(bias), dtype=BOOL)
+        is_small = n.add("GreaterOrEqual", bias, _number(n, -call.largest / 2), shape=dims(bias), dtype=BOOL)
         answers.append(_are_all(n, n.add("Cast", is_small, shape=dims(bias), dtype=UINT8, to=int(UINT8))))
     if call.asks_rows:
         answers.append(_has_something_in_each_row(n, call, given))
@@ -176,9 +144,13 @@ def _question(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
     return answers[0]
 
 
-def _has_something_in_each_row(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
+def _number(n: Nodes, content: float) -> ir.Value:
+    return n.known(content, np.float32)
+
+
+def _has_something_in_each_row(n: Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
     if call.mask is None:
-        there = n.add("Greater", given["bias"], n.number(LOWEST), shape=dims(given["bias"]), dtype=BOOL)
+        there = n.add("Greater", given["bias"], _number(n, LOWEST), shape=dims(given["bias"]), dtype=BOOL)
     else:
         there = given["mask"]
         if call.found.scores.place == 2:
@@ -187,17 +159,17 @@ def _has_something_in_each_row(n: _Nodes, call: Call, given: dict[str, ir.Value]
     return _are_all(n, n.add("ReduceMax", flags, n.known([-1]), shape=dims(there)[:-1], dtype=UINT8, keepdims=0))
 
 
-def _are_all(n: _Nodes, flags: ir.Value) -> ir.Value:
+def _are_all(n: Nodes, flags: ir.Value) -> ir.Value:
     """Are all of these 1, also if there are none?"""
     least = n.add("ReduceMin", flags, shape=(), dtype=UINT8, keepdims=0)
     return n.add("Cast", least, shape=(), dtype=BOOL, to=int(BOOL))
 
 
-def _added(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value | None:
+def _added(n: Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value | None:
     """What is added to the scores: a bias or nothing or, where they are masked, so little that nothing is left."""
     added = given.get("bias")
     if call.mask is not None:
-        cases = [n.number(0) if added is None else added, n.number(ABSORBING_FILL)]
+        cases = [_number(n, 0) if added is None else added, _number(n, ABSORBING_FILL)]
         mask = given["mask"]
         shape = dims(mask) if added is None else _broadcast(mask, added)
         added = n.add("Where", mask, *(cases if call.found.scores.place == 1 else cases[::-1]), shape=shape)
@@ -215,17 +187,17 @@ def _broadcast(a: ir.Value, b: ir.Value) -> Dims:
     return tuple(y if x == 1 else x for x, y in zip(aligned_dims(a, rank), aligned_dims(b, rank), strict=True))
 
 
-def _plain(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
+def _plain(n: Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
     """What was recognised."""
     scores, sizes, shape = call.found.scores, call.found.sizes(), call.shape()
     q, k, v = (_heads(n, call, given, name) for name in "qkv")
     x = n.add("MatMul", q, n.add("Transpose", k, shape=_swapped(k), perm=[0, 1, 3, 2]), shape=shape)
     if scores.scale not in (None, 1):
-        x = n.add("Mul", x, n.number(scores.scale), shape=shape)
+        x = n.add("Mul", x, _number(n, scores.scale), shape=shape)
     if call.bias is not None:
         x = n.add("Add", x, given["bias"], shape=shape)
     if call.is_masked:
-        cases = [x, n.number(call.fill)]
+        cases = [x, _number(n, call.fill)]
         mask = given["mask"] if call.mask is not None else _triangle(n, x)
         is_other = call.mask is not None and scores.place == 2
         x = n.add("Where", mask, *(cases[::-1] if is_other else cases), shape=shape)
@@ -237,7 +209,7 @@ def _plain(n: _Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
     return n.add("Reshape", back, n.known([0, 0, call.found.shape()[2]]), shape=tuple(call.found.shape()))
 
 
-def _heads(n: _Nodes, call: Call, given: dict[str, ir.Value], name: str) -> ir.Value:
+def _heads(n: Nodes, call: Call, given: dict[str, ir.Value], name: str) -> ir.Value:
     """An operand with the heads of queries in front."""
     sizes, x = call.found.sizes(), given[name]
     count = sizes["heads" if name == "q" else "shared"]
@@ -251,7 +223,7 @@ def _heads(n: _Nodes, call: Call, given: dict[str, ir.Value], name: str) -> ir.V
     return n.add("Gather", x, n.known(places), shape=(dims(x)[0], sizes["heads"], *dims(x)[2:]), axis=1)
 
 
-def _triangle(n: _Nodes, x: ir.Value) -> ir.Value:
+def _triangle(n: Nodes, x: ir.Value) -> ir.Value:
     shape = dims(x)[2:]
     size = n.add("Shape", x, shape=(2,), dtype=INT64, start=-2)
     ones = n.add("Expand", n.known(True, np.bool_), size, shape=shape, dtype=BOOL)

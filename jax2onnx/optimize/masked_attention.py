@@ -20,10 +20,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.graphs import DOMAIN, roots
+from jax2onnx.graphs import DOMAIN
 from jax2onnx.optimize.attended import ENDS, Attended, attended
 from jax2onnx.optimize.attention import put_back, side_by_side
-from jax2onnx.optimize.attention_functions import LARGEST_FILL, Call, function_for
+from jax2onnx.optimize.attention_functions import LARGEST_FILL, Call, function_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.queries import aligned_dims, attribute, constant, dims, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES
@@ -54,15 +54,9 @@ def recognise_masked_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if call.is_safe():
         result = r.op("Attention", *operands, like=y, shape=found.shape(), **found.attributes())
     else:
-        function = function_for(r, call, operands)
+        function = function_of(r, call, operands)
         result = r.op(function.name, *operands, like=y, shape=found.shape(), domain=DOMAIN)
     return put_back(r, found, result)
-
-
-def import_functions(model: ir.Model) -> None:
-    """Say in all graphs that they may call the functions."""
-    for graph in roots(model):
-        graph.opset_imports.setdefault(DOMAIN, 1)
 
 
 def _is_causal(found: Attended, view: View) -> bool:
