@@ -30,6 +30,7 @@ from jax2onnx.targets import (  # noqa: F401  (some register what they write out
 )
 from jax2onnx.targets.rewrite import Legalizer
 from jax2onnx.targets.scalars import give_scalars_axes
+from jax2onnx.targets.turned import cast_before_transposes
 
 __all__ = ["TARGETS", "check_target", "lacks", "legalize"]
 
@@ -52,6 +53,7 @@ def legalize(model: ir.Model, target: str) -> None:
     functions: dict[Any, ir.Function] = {}
     for root in roots:
         Legalizer(target, model, root, functions).run()
+    cast_before_transposes(model)
     give_scalars_axes(model)
 
 

@@ -19,6 +19,7 @@ from jax2onnx.dimensions import parse_dim
 from jax2onnx.graphs import DOMAIN
 from jax2onnx.lower.dims import is_never_negative
 from jax2onnx.optimize.queries import aligned_dims, attribute, dims, producer
+from jax2onnx.targets.turned import moves_batch
 
 Size = int | str
 
@@ -95,10 +96,9 @@ def _sums(node: ir.Node) -> Iterator[Size]:
         turned, rank = producer(x, "Transpose"), len(dims(x))
         if turned is None or rank < 3:
             continue
-        perm = list(attribute(turned, "perm"))
-        if perm in ([*range(1, rank - 1), 0, rank - 1], [*range(1, rank), 0]):  # it divides by the number of rows
+        if moves_batch(turned):  # it divides by the number of rows
             yield from dims(x)[-2:]
-        elif perm[-2:] == [rank - 1, rank - 2]:
+        elif list(attribute(turned, "perm"))[-2:] == [rank - 1, rank - 2]:
             size = dims(x)[-1 if i == 0 else -2]
             if size not in shape:  # else the result is empty as well
                 yield size
