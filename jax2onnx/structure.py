@@ -4,7 +4,7 @@
     -> {"dict": {"image": "batch/image", "sizes": {"tuple": ["s0", "s1"]}}}
 
 A leaf is the name of an input or output. A named tuple becomes one with the same name and fields, nodes of other kinds
-(dataclasses, modules, dictionaries with keys other than strings or integers) become ordered dictionaries by field, index
+(dataclasses, modules, dictionaries by other keys than strings or integers) become ordered dictionaries by field, index,
 or key as text, because their class may not exist where the model runs. All have their leaves in the same order.
 """
 

@@ -30,7 +30,7 @@ def recurrent_network_of_halves(e: Emitter, node: ir.Node) -> Sequence[ir.Value]
 
 @expands("LSTM GRU", "f32", as_function=True)
 def recurrent_network(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
-    """The node where the sums of the squares of its inputs and weights are finite, so that no product of them overflows.
+    """The node where the sums of the squares of inputs and of weights are finite, so that no product of them overflows.
 
     Those of weights are computed when the model is loaded.
     """
