@@ -43,6 +43,7 @@ from jax2onnx.optimize import (
     piecewise,
     pixels,
     pointwise,
+    pools,
     recurrent,
     rotary,
     saturation,
@@ -88,6 +89,7 @@ MOVE = [
     groups.RULES,
     detours.RULES,
     pixels.RULES,
+    pools.RULES,
     upsample.RULES,
 ]
 RECOGNISE = [
