@@ -180,7 +180,7 @@ def optimize(
         masked = masked_attention.RULES
         counts.update(Rewriter(model, [masked, attention.RULES, *TIDY]).run(start=masked.by_op))
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
-    rewriter = Rewriter(model, LAST)
+    rewriter = Rewriter(model, [*LAST, *([] if normalization_mode == "force_decomposed" else [batch_norm.LAST])])
     counts.update(rewriter.run())
     if not rewriter.operators.isdisjoint(simplify.RESHAPES):
         counts["keep_single_axes"] = keep_single_axes(model)

@@ -1,6 +1,7 @@
-"""BatchNormalization with known statistics that no convolution can take in, for those who prefer the operator.
+"""BatchNormalization with known statistics that no convolution can take in.
 
-It is no faster than the three elementwise nodes it stands for, and rounds differently: x * k + (b - mean * k).
+For those who prefer the operator, where the program has one, though it rounds differently: x * k + (b - mean * k). For
+all, a factor and a shift for each channel, if the channels come first: that is one node and one pass for two.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet, some
 from jax2onnx.optimize.queries import constant, dims, only_user, producer
 
 RULES = RuleSet()
+LAST = RuleSet()
 
 
 @RULES.rewrites("Add", given=some("Mul"))
@@ -42,6 +44,27 @@ def recognise_batch_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None
         x = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
     result = r.op("BatchNormalization", x, *parameters, like=x, epsilon=0.0)
     return result if axis == 1 else r.op("Transpose", result, like=y, perm=last)
+
+
+@LAST.rewrites("Add", given=some("Mul"), needs=("Conv", "ConvTranspose"))
+def scale_and_shift_at_once(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x * k + b with numbers for each channel, which are on the second axis: it rounds the same."""
+    y = node.outputs[0]
+    shifted = _operand_and_constant(node)
+    product = producer(shifted[0], "Mul") if shifted is not None else None
+    scaled = _operand_and_constant(product)
+    rank = len(dims(y))
+    if shifted is None or scaled is None or y.dtype != ir.DataType.FLOAT or rank < 3 or not _only_here(product):
+        return None
+    x, channels = scaled[0], dims(y)[1]
+    if dims(x) != dims(y) or channels == 1 or scaled[1].size != channels:
+        return None
+    factor, shift = (_vector(a, 1, rank, channels) for a in (scaled[1], shifted[1]))
+    if factor is None or shift is None or not np.isfinite(factor).all():
+        return None
+    mean = np.copysign(np.float32(0), factor)  # so that what is computed, shift - mean * factor, keeps a shift of -0.0
+    parameters = (factor, shift, mean, np.ones_like(mean))
+    return r.op("BatchNormalization", x, *(r.const(v) for v in parameters), like=y, epsilon=0.0)
 
 
 def _operand_and_constant(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:

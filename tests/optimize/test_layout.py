@@ -198,3 +198,29 @@ def test_zeros_around_what_is_not_negative_are_padding_of_a_maximum(dilation):
     assert counts["Pad"] == (dilation != 1)
     other = check(lambda x: fn(x, jnp.tanh), x, rtol=1e-4, atol=1e-4)
     assert "Pad" in {n.op_type for n in other.graph.node}
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "H", "W", 4)]])
+def test_batch_norm_that_no_convolution_can_take_in_is_one_node(dims):
+    def fn(x):
+        y = conv(x, K1)
+        return conv(
+            jax.nn.relu(batch_norm(jnp.concatenate([y, x, x], -1), *np.tile(STATS, 2))), np.tile(K2, (1, 1, 2, 1))
+        )
+
+    counts = Counter(n.op_type for n in check(fn, array(2, 5, 6, 4), rtol=1e-4, atol=1e-4, dims=dims).graph.node)
+    assert counts["BatchNormalization"] == 1 and not counts["Mul"] and not counts["Add"]
+
+
+def test_a_factor_and_a_shift_for_each_channel_keep_signs_of_zeros():
+    factor, shift = np.float32([2, -2, 0, -0.0]), np.float32([0.0, -0.0, -0.0, 0.0])
+
+    def fn(x):
+        y = jnp.maximum(x, -conv(x, K3).max()) * factor[:, None, None] + shift[:, None, None]
+        return y, 1 / y
+
+    x = array(2, 4, 3, 4)
+    x[0, :, 0], x[0, :, 1], x[1, :, 1, 1:] = 0.0, -0.0, [np.nan, np.inf, -np.inf]
+    check(lambda x: (x * factor[:, None, None] + shift[:, None, None], conv(x, K3)), x, rtol=1e-4, atol=1e-4)
+    model = check(fn, abs(x[:1]), rtol=1e-4, atol=1e-4)
+    assert "BatchNormalization" in [node.op_type for node in model.graph.node]
