@@ -37,6 +37,7 @@ from jax2onnx.lower.indexing import (
     product,
     strides,
 )
+from jax2onnx.lower.indexing_gather import SHORT_ROW
 from jax2onnx.lower.registry import lowers
 
 SET, ADD, MUL, MIN, MAX = "none", "add", "mul", "min", "max"
@@ -167,7 +168,18 @@ def write(
             if replaced is None:
                 replaced = _scatter(g, w, x, start, None, u, last, combine, unique=True)
             return replaced if valid is None else g.where(g.reshape(valid, ()), replaced, x)
+    elif isinstance(valid, Val) and combine == ADD and _adds_zeros(x, u.shape[len(w.batch) :]):
+        mask = g.unsqueeze(valid, range(len(w.batch), u.rank))
+        u, valid = g.where(mask, u, np.zeros((), u.dtype)), None
     return _scatter(g, w, x, start, valid, u, last, combine, unique=unique or w.never_overlap)
+
+
+def _adds_zeros(x: Val, row: tuple[Any, ...]) -> bool:
+    """Can updates to be left out, of this shape, be zeros that are added instead? (That would change -0.0.)"""
+    known = (x.small or x).const
+    is_kept = known is not None and known.size <= SMALL_OPERAND and not np.any((known == 0) & np.signbit(known))
+    is_exact = is_kept if is_float(x.dtype) else x.dtype != BOOL
+    return is_static(row) and product(row) <= SHORT_ROW and bool(is_exact)
 
 
 def _with_spare_rows(g: Builder, w: Windows, x: Val, updates: Val) -> Val | None:

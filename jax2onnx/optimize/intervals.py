@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar
+from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar, splat
 
 RULES = RuleSet()
 
@@ -160,15 +160,22 @@ COMPARISONS: dict[str, tuple[Callable[..., bool], Callable[..., bool]]] = {
 
 
 def _outcome(node: ir.Node) -> bool | None:
-    """What a comparison says of all elements, if that follows from their ranges, or it is of an integer with itself."""
+    """What a comparison says of all elements, if that follows from their ranges, or integers meet themselves."""
     a, b = node.inputs
-    if a is b and a is not None and a.dtype is not None and a.dtype.is_integer():
+    if _repeated(a) is _repeated(b) and a is not None and a.dtype is not None and a.dtype.is_integer():
         return node.op_type in ("Equal", "LessOrEqual", "GreaterOrEqual")
     left, right = bounds(a), bounds(b)
     if left is None or right is None:
         return None
     always, never = COMPARISONS[node.op_type]
     return True if always(left, right) else False if never(left, right) else None
+
+
+def _repeated(value: ir.Value | None) -> ir.Value | None:
+    """What a value repeats."""
+    while (expand := producer(value, "Expand")) is not None:
+        value = expand.inputs[0]
+    return value
 
 
 @RULES.rewrites(*COMPARISONS)
@@ -205,12 +212,12 @@ def choose_by_known_ranges(r: Rewriter, node: ir.Node) -> ir.Value | None:
 @RULES.rewrites("Compress")
 def keep_all(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A Compress that drops nothing."""
-    kept = constant(node.inputs[1])
-    if kept is None or "axis" not in node.attributes or not kept.all():
+    x, condition = node.inputs
+    kept = constant(condition)
+    keeps_all = kept.all() if kept is not None else splat(condition)
+    if x is None or condition is None or "axis" not in node.attributes or not keeps_all:
         return None
-    x = node.inputs[0]
-    assert x is not None
-    return x if dims(x)[attribute(node, "axis")] == len(kept) else None
+    return x if dims(x)[attribute(node, "axis")] == dims(condition)[0] else None
 
 
 @RULES.rewrites("Where", given=first("Expand"))

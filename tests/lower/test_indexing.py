@@ -167,8 +167,25 @@ def test_rows_left_out_have_rows_of_their_own(name: str, dtype: str) -> None:
 
 
 def test_few_rows_of_a_long_array_are_picked() -> None:
-    model = check(lambda u, i: jnp.zeros((5000, 2)).at[i].add(u), x[:4, 0, :2], np.int32([3, 4999, 5000, -5001]))
+    model = check(lambda u, i: jnp.zeros((5000, 2)).at[i].set(u), x[:4, 0, :2], np.int32([3, 4999, 5000, -5001]))
     assert "Compress" in operators(model)
+
+
+def test_elements_left_out_are_zeros_that_are_added() -> None:
+    """Where that is the same: not added to what may be -0.0."""
+    places = np.int32([[0, 2, 3, -1], [9, 1, 1, -4], [2, 2, -9, 0]])
+    terms = np.float32([[1, np.nan, 3, np.inf], [np.nan, 6, -0.0, 8], [np.inf, -np.inf, 5, -0.0]])
+    rows = jnp.arange(3)[:, None]
+
+    def add(start: jax.Array) -> Callable[..., jax.Array]:
+        return lambda u, i: start.at[rows, i].add(u.astype(start.dtype))
+
+    for start in (jnp.zeros((3, 3)), jnp.full((3, 3), 2.5), jnp.zeros((3, 3), np.int32)):
+        assert "Compress" not in operators(check(add(start), terms if start.dtype == np.float32 else places, places))
+    assert "Compress" in operators(check(add(jnp.full((3, 3), -0.0)), terms, places))
+    check(lambda x, u, i: x.at[rows, i].add(u), -np.zeros((3, 3), np.float32), -np.zeros((3, 4), np.float32), places)
+    two = lambda u, i, j: jnp.zeros((3, 3)).at[rows, i].add(u).at[rows, jnp.clip(j, 0, 2)].add(u)  # noqa: E731
+    assert "Compress" not in operators(check(two, terms, places, places))
 
 
 @pytest.mark.parametrize("name", ["set", "add", "multiply", "max", "min"])
