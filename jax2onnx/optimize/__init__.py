@@ -188,6 +188,7 @@ def optimize(
         integers.remainder_by_division,
         spans.repeat_around_short_spans,
         ends.take_column,
+        ends.take_part,
         layout.transpose_before_slices,
         layout.transpose_before_split,
         layout.transpose_operands,

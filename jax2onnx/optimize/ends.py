@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
-from jax2onnx.optimize.engine import Rewriter, RuleSet
-from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, scalar
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first
+from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, producer, scalar
 
 LAST = RuleSet()
 
@@ -27,6 +27,10 @@ FEW_COLUMNS = 32
 
 FEW_ROWS = 8
 """With fewer rows than that, a column is too short to be copied at once. Then an index for each element is faster."""
+
+
+FEW_PARTS = 8
+"""So many columns are cut apart all at once."""
 
 
 @LAST.rewrites("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
@@ -62,17 +66,61 @@ def reduce_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @LAST.rewrites("Gather")
 def take_column(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """One of few columns of many rows."""
+    """One of few columns of many rows: a part of all of them, if there are others that are wanted by themselves."""
     x, index, y = node.inputs[0], node.inputs[1], node.outputs[0]
     if x is None or index is None or len(dims(x)) < 2 or dims(index) or scalar(index) is None:
         return None
     shape, axis = dims(x), attribute(node, "axis", 0) % len(dims(x))
     columns = shape[-1]
-    if axis < len(shape) - 1 or not isinstance(columns, int) or not 1 < columns <= 8 or likely_size(shape) < MANY:
+    if (
+        axis < len(shape) - 1
+        or not isinstance(columns, int)
+        or not 1 < columns <= FEW_PARTS
+        or likely_size(shape) < MANY
+    ):
         return None
+    if sum(_takes_single_columns(user, x) for user in x.consumers()) > 1:
+        return _part(r, x, index, y)
     perm = [axis, *range(axis)]
     rows = r.op("Transpose", x, like=x, shape=[columns, *shape[:-1]], perm=perm)
     return r.op("Gather", rows, index, like=y, axis=0)
+
+
+@LAST.rewrites("Gather", given=first("Transpose"))
+def take_part(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """One of few columns that have all been made rows, to be taken one by one."""
+    rows, index, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    turn = producer(rows, "Transpose")
+    x = turn.inputs[0] if turn is not None else None
+    if turn is None or rows is None or x is None or index is None or dims(index) or scalar(index) is None:
+        return None
+    last, columns = len(dims(x)) - 1, dims(x)[-1]
+    if list(attribute(turn, "perm")) != [last, *range(last)] or attribute(node, "axis", 0) % (last + 1):
+        return None
+    if not isinstance(columns, int) or not 1 < columns <= FEW_PARTS or likely_size(dims(x)) < MANY:
+        return None
+    others = [user for user in rows.consumers() if user is not node]
+    if any(user.op_type != "Gather" or dims(user.outputs[0]) != dims(y) for user in others):
+        return None
+    is_split = any(_takes_single_columns(user, x) for user in x.consumers())
+    return _part(r, x, index, y) if others or is_split else None
+
+
+def _part(r: Rewriter, x: ir.Value, index: ir.Value, like: ir.Value) -> ir.Value:
+    """One column of `x`, by itself."""
+    axis = len(dims(x)) - 1
+    part = r.split(x, [1] * int(dims(x)[-1]), axis)[int(scalar(index))]
+    return r.op("Squeeze", part, r.const([axis], np.int64), like=like)
+
+
+def _takes_single_columns(node: ir.Node, x: ir.Value) -> bool:
+    """Is it a Gather of one column of `x`, or has it become the parts that are one column each?"""
+    rank = len(dims(x))
+    if node.op_type not in ("Gather", "Split") or node.inputs[0] is not x or len(node.inputs) < 2:
+        return False
+    is_one = node.op_type == "Split" or dims(node.inputs[1]) == ()  # type: ignore[arg-type]
+    has_axis = attribute(node, "axis", 0) % rank == rank - 1
+    return is_one and has_axis and all(dims(y)[rank - 1 :] in ((), (1,)) for y in node.outputs)
 
 
 @LAST.rewrites("Gather", given=lambda origins: origins[1] == KNOWN)

@@ -78,10 +78,26 @@ def test_softmax(axis: int) -> None:
 
 def test_one_of_few_columns() -> None:
     points = rng.normal(size=(20, 150, 3)).astype(np.float32)
-    model = check(lambda p: p[..., 0] * p[..., 2] - p[..., -2], points, rtol=1e-6, atol=1e-6)
-    assert operators(model).count("Transpose") == 1
+    model = check(lambda p: p[..., 1], points, rtol=0, atol=0)
+    assert operators(model) == ["Transpose", "Gather"]
     assert "Transpose" not in operators(check(lambda p: p[..., 0], points[0], rtol=0, atol=0))
     check(lambda p: p[..., 1], points, dims=[("B", "N", 3)], rtol=0, atol=0)
+
+
+def test_several_of_few_columns_are_parts() -> None:
+    """Also if they are made rows before they are taken; then they are stacked as they are."""
+    points = rng.normal(size=(20, 150, 3)).astype(np.float32)
+    model = check(lambda p: p[..., 0] * p[..., 2] - p[..., -2], points, rtol=1e-6, atol=1e-6)
+    assert "Gather" not in operators(model)
+    assert operators(model).count("Split") == 1
+    turned = lambda p: jnp.stack([p[..., 1] * p[..., 2], -p[..., 0]], -1)  # noqa: E731
+    for fn in (turned, lambda p: (lambda x, y, z: jnp.stack([y * z, -x], -1))(*jnp.moveaxis(p, -1, 0))):
+        model = check(fn, points, rtol=0, atol=0)
+        assert operators(model) == ["Split", "Mul", "Neg", "Concat"]
+        check(fn, points, dims=[("B", "N", 3)], rtol=0, atol=0)
+    rows = lambda p: (jnp.moveaxis(p, -1, 0)[1], jnp.moveaxis(p, -1, 0).sum(1), p[..., 2])  # noqa: E731
+    check(rows, points, rtol=1e-5, atol=1e-4)
+    check(lambda p: (p[..., 1], jnp.split(p, 3, -1)[2], p[..., -1]), points.astype(np.int8))
 
 
 @pytest.mark.parametrize(
