@@ -8,7 +8,7 @@ import onnx_ir as ir
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.layout import channels_last
 from jax2onnx.optimize.pixels import times
-from jax2onnx.optimize.queries import Dims, attribute, axes_of, dims, only_user, producer
+from jax2onnx.optimize.queries import Dims, as_shape, attribute, axes_of, dims, only_user, producer
 from jax2onnx.optimize.simplify import REDUCTIONS, reshaped
 
 RULES = RuleSet()
@@ -33,7 +33,7 @@ def reduce_in_place(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     perm = list(attribute(turn, "perm"))
     place = perm[-1]
-    apart = ir.Value(shape=ir.Shape([*dims(x)[:place], *after[-2:], *dims(x)[place + 1 :]]), type=x.type)
+    apart = ir.Value(shape=as_shape([*dims(x)[:place], *after[-2:], *dims(x)[place + 1 :]]), type=x.type)
     windows = reshaped(r, x, apart)
     if windows is None:
         return None
