@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from jax import lax
+from jax.extend.core import Literal
 
 from jax2onnx import compat
 from jax2onnx.lower.context import Builder, Val
@@ -42,7 +43,12 @@ lower_one_to_one(
 
 @lowers(lax.add_p, compat.kinds.add_any_p)
 def add(g: Builder, x: Val, y: Val, **_: Any) -> Val:
-    """A sum; one of arrays that have zeros in different places joins them."""
+    """A sum; one of arrays that have zeros in different places joins them. As in XLA, -0.0 + 0.0 is -0.0 where the
+    second is a number in the program."""
+    for written, other in zip(g.eqn.invars, (y, x), strict=True):
+        is_zero = isinstance(written, Literal) and np.ndim(written.val) == 0 and written.val == 0
+        if is_zero and other.shape == g.eqn.outvars[0].aval.shape:
+            return other
     joined = interleaved(g, x, y)
     return g.Add(x, y) if joined is None else joined
 

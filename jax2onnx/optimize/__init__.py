@@ -63,6 +63,7 @@ from jax2onnx.optimize.draws import THREEFRY, draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.functions import import_functions
 from jax2onnx.optimize.independent import compute_all_steps_at_once
+from jax2onnx.optimize.rows import keep_rows
 from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
@@ -184,6 +185,7 @@ def optimize(
     counts.update(rewriter.run())
     if not rewriter.operators.isdisjoint(simplify.RESHAPES):
         counts["keep_single_axes"] = keep_single_axes(model)
+        counts["keep_rows"] = keep_rows(model)
     repeating = (
         integers.remainder_by_division,
         spans.repeat_around_short_spans,
@@ -193,6 +195,7 @@ def optimize(
         layout.transpose_before_split,
         layout.transpose_operands,
         small.multiply_small_matrices,
+        moves.cut_what_is_cut_anyway,
     )
     if any(counts[rule.__name__] for rule in repeating):
         counts["share_equal_nodes"] += share_equal_nodes(model)

@@ -14,16 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.fold import EXACT, MOVES
 from jax2onnx.optimize.queries import attribute, constant, dims, only_user, producer
 from jax2onnx.optimize.slices import cut_of
+from jax2onnx.optimize.units import BINARY, UNARY
 
 RULES = RuleSet()
 
 SMALL_TABLE = 1024
 """Larger ones, which may be weights, stay as they are."""
+
+MANY_PARTS = 32
+"""Of more, it takes too long to see what they are."""
 
 LAST = RuleSet()
 """Others look for the slices, and for what is written where."""
@@ -75,6 +80,26 @@ def gather_from_moved(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     shape = [*known.shape[: axis + 1], *dims(y)[axis + 1 :]]
     return r.op("Gather", r.moved(known.reshape(shape), table), index, like=y, axis=axis)  # type: ignore[arg-type]
+
+
+@LAST.rewrites("Slice", given=first(*UNARY, *BINARY))
+def cut_what_is_cut_anyway(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Parts of x * 2, and nothing else of it, where the same parts of x are there as well: those times 2."""
+    whole = node.inputs[0]
+    source = whole.producer() if whole is not None else None
+    arrays = [v for v in source.inputs if v is not None and likely_size(dims(v)) != 1] if source is not None else []
+    if whole is None or source is None or source.domain or len(arrays) != 1 or dims(arrays[0]) != dims(whole):
+        return None
+    (x,) = arrays
+    if len(whole.uses()) > MANY_PARTS or len(x.uses()) > MANY_PARTS or whole.is_graph_output():
+        return None
+    own, others = [[cut_of(use.node.outputs[0]) for use in v.uses()] for v in (whole, x)]
+    there = [cut.ranges for cut in others if cut is not None]
+    if not all(cut is not None and cut.ranges in there for cut in own):
+        return None
+    part = r.op("Slice", x, *node.inputs[1:], like=x, shape=dims(node.outputs[0]))
+    operands = [part if v is x else v for v in source.inputs]
+    return r.op(source.op_type, *operands, like=node.outputs[0], **values_of(source))
 
 
 NODE = 400

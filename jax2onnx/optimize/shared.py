@@ -78,12 +78,29 @@ def _content(value: ir.Value) -> Any:
 
 def _first(node: ir.Node, seen: dict[Any, ir.Node]) -> ir.Node:
     """The first of the nodes seen that is equal to this one; attributes, which take longest, are looked at last."""
-    key = node.domain, node.op_type, len(node.outputs), tuple(map(id, node.inputs))
+    key = node.domain, node.op_type, len(node.outputs), _operands(node)
     first = seen.setdefault(key, node)
     if first is node or not (node.attributes or first.attributes):
         return first
     seen.setdefault((key, frozen_attributes(first)), first)
     return seen.setdefault((key, frozen_attributes(node)), node)
+
+
+COMMUTATIVE = frozenset(["Add", "Mul", "And", "Or", "Xor", "Equal"])
+"""Operators whose operands may be exchanged, to the bit."""
+
+
+def _operands(node: ir.Node) -> tuple[int, ...]:
+    """The operands of a node as something that is equal where they make no difference: (a - b)^2 is (b - a)^2."""
+    operands = tuple(map(id, node.inputs))
+    if node.domain or node.op_type not in COMMUTATIVE:
+        return operands
+    x, y = node.inputs
+    if x is y and node.op_type == "Mul" and x is not None:
+        difference = x.producer()
+        if difference is not None and difference.op_type == "Sub":
+            return (0, *sorted(map(id, difference.inputs)))
+    return tuple(sorted(operands))
 
 
 def frozen_attributes(node: ir.Node) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Quotients, bit for bit as in JAX, and factors of matrix products in double precision."""
+"""Quotients, known factors and terms, bit for bit as in JAX, and factors of matrix products in double precision."""
 
 from __future__ import annotations
 
@@ -133,3 +133,18 @@ def test_factors_whose_product_is_too_large_or_too_small_stay() -> None:
     for factor in (1e30, 1e-30):
         model = jax2onnx.to_onnx(lambda x, f=factor: x * f * f, [x])
         assert products(model) == 2
+
+
+def test_operands_that_may_be_exchanged_make_no_other_node() -> None:
+    x, y = np.float32([1, np.nan, -0.0, 3]), np.float32([2, 1, 0.0, np.inf])
+    model = check(lambda x, y: ((x + y) * jnp.sin(y + x), (x - y) ** 2 + jnp.cos((y - x) ** 2)), x, y)
+    found = [node.op_type for node in model.graph.node]
+    assert found.count("Add") == 2 and found.count("Sub") == 1
+
+
+def test_zero_is_nothing_to_add() -> None:
+    x = np.float32([-0.0, 0.0, 1, np.nan])
+    for fn in (lambda x: 1 / (x + 0.0), lambda x: 1 / (0.0 + x), lambda x: 1 / sum([x])):
+        assert [node.op_type for node in check(fn, x).graph.node] == ["Div"]
+    check(lambda x: x + 0.0, np.float32(2))
+    check(lambda x: jnp.zeros((2, 4)) + x, x)

@@ -149,3 +149,14 @@ def test_a_known_table_is_turned_instead_of_what_is_taken_out_of_it() -> None:
     assert found["Transpose"] == 0
     found = ops(check(lambda i: jnp.take(table, i, 1, mode="clip").transpose(1, 2, 0).reshape(5, 8) * 2, order))
     assert found["Transpose"] == found["Reshape"] == 0
+
+
+def test_what_is_cut_anyway_is_cut_before_arithmetic() -> None:
+    def fn(x: Any) -> Any:
+        a, b, c = x[:-2], x[1:-1], x[2:]
+        return (b - a) * (c - b) + (1.5 * b - 0.5 * a) / (1.5 * c - 0.5 * b)
+
+    found = ops(check(fn, grid(40)[4:]))
+    assert found["Slice"] == 3
+    found = ops(check(lambda x: jnp.exp(x)[1:] - jnp.exp(x)[:-1], grid(40)[4:]))
+    assert found["Exp"] == 1 and found["Slice"] == 2
