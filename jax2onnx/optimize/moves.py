@@ -148,8 +148,10 @@ def _joined(concat: ir.Node, axis: int) -> tuple[ir.Value | None, np.ndarray, in
 # ------------------------------------------------------------------------------------------------ writing and padding
 
 MAX_SIZE = 1 << 16
-MAX_DEPTH = 24
-"""How large the arrays are whose elements are followed, and through how many nodes."""
+MAX_MOVES = 64
+MAX_OTHERS = 4
+"""How large the arrays are whose elements are followed, through how many nodes, and through how many, one behind the
+other, that something else needs as well."""
 
 MAX_WRITTEN = 2048
 """So many elements, or rows, are written one by one."""
@@ -164,9 +166,12 @@ def pad_and_write(r: Rewriter, node: ir.Node) -> ir.Value | None:
     user = only_user(y)
     if user is not None and user.op_type in SCATTERS and user.inputs[0] is y:
         return None  # the last of them sees all
-    moves = _Moves()
+    own = _own_moves(node)
+    if len(own) < 2:
+        return None
+    moves = _Moves(own)
     codes = moves.codes(y)
-    found = _padded(moves, codes) if node in moves.nodes else None
+    found = _padded(moves, codes)
     if found is None:
         return None
     where = found.codes != codes
@@ -176,7 +181,7 @@ def pad_and_write(r: Rewriter, node: ir.Node) -> ir.Value | None:
         where, rank = where.any(rank - 1), rank - 1  # whole rows
     places = np.argwhere(where)
     needed = (found.mode is not None) + bool(places.size)
-    if (written >= 0).any() or len(places) > MAX_WRITTEN or written.size > MAX_SIZE or _spared(node, moves) <= needed:
+    if (written >= 0).any() or len(places) > MAX_WRITTEN or written.size > MAX_SIZE or len(own) <= needed:
         return None
     result = found.base(r, y)
     if not places.size:
@@ -186,37 +191,35 @@ def pad_and_write(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class _Moves:
-    """Where the elements of a value come from: a code for each element of what is not just moved, negative for numbers
+    """Where the elements of a value come from: a code for each element of what some nodes move, negative for numbers
     that are known."""
 
-    def __init__(self) -> None:
-        self.nodes: dict[ir.Node, None] = {}
+    def __init__(self, nodes: set[ir.Node]) -> None:
+        self.nodes = nodes
         self.sources: dict[ir.Value, np.ndarray] = {}
         self.numbers: np.ndarray = np.zeros(0)
         self._codes: dict[ir.Value, np.ndarray] = {}
         self._next = 0
 
-    def codes(self, value: ir.Value, depth: int = 0) -> np.ndarray:
+    def codes(self, value: ir.Value, others: int = MAX_OTHERS) -> np.ndarray:
+        """Those of a value, found through these nodes and so many others that something else needs as well."""
         if value not in self._codes:
-            self._codes[value] = self._find(value, depth)
+            self._codes[value] = self._find(value, others)
         return self._codes[value]
 
-    def _find(self, value: ir.Value, depth: int) -> np.ndarray:
+    def _find(self, value: ir.Value, others: int) -> np.ndarray:
         shape = dims(value)
         if value.const_value is not None and value.const_value.size <= MAX_SIZE:
             return self._known(value.const_value.numpy())
         node = value.producer()
-        moved = list(_moved(node)) if node is not None and depth < MAX_DEPTH and _is_small(value) else []
-        if node is None or not moved or not all(_is_small(x) for x in moved):
-            size = math.prod(d for d in shape if isinstance(d, int))
-            if not _is_small(value):
-                size = 0
+        is_own = node in self.nodes
+        if node is None or not (is_own or (others and _only_moves(node))):
+            size = math.prod(map(int, shape)) if _is_small(value) else 0
             new = np.arange(self._next, self._next + size)
             self._next += size
             self.sources[value] = new.reshape(shape) if size else new  # type: ignore[arg-type]
             return self.sources[value]
-        operands = [self.codes(x, depth + 1) for x in moved]
-        self.nodes[node] = None
+        operands = [self.codes(x, others - (not is_own)) for x in _moved(node)]
         if node.op_type in SCATTERS:
             return _scattered(node, *operands)
         if node.op_type == "Expand":
@@ -312,15 +315,25 @@ def _paddings(own: np.ndarray, widths: Any, codes: np.ndarray) -> Iterator[tuple
         yield "constant", filling, np.pad(own, widths, constant_values=filling)
 
 
-def _spared(node: ir.Node, moves: _Moves) -> int:
-    """How many nodes nothing needs any more without this one."""
-    dead = {node}
-    for other in reversed(list(moves.nodes)):
-        users = [use.node for value in other.outputs for use in value.uses()]
-        if other.graph is node.graph and all(user in dead for user in users) and not _is_result(other):
-            dead.add(other)
-    return len(dead)
+def _own_moves(node: ir.Node) -> set[ir.Node]:
+    """The nodes that only move elements, for this one and for nothing else, and itself."""
+    own: set[ir.Node] = set()
+    ahead = [node]
+    while ahead and len(own) < MAX_MOVES:
+        found = ahead.pop()
+        if not _only_moves(found):
+            continue
+        own.add(found)
+        for x in _moved(found):
+            source = x.producer()
+            if source is None or source in own or source.graph is not node.graph or x.is_graph_output():
+                continue
+            if own.issuperset(x.consumers()):
+                ahead.append(source)
+    return own
 
 
-def _is_result(node: ir.Node) -> bool:
-    return any(value.is_graph_output() for value in node.outputs)
+def _only_moves(node: ir.Node) -> bool:
+    """Does a node move the elements of small arrays to known places?"""
+    moved = list(_moved(node)) if _is_small(node.outputs[0]) else []
+    return bool(moved) and all(map(_is_small, moved))
