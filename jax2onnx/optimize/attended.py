@@ -121,8 +121,11 @@ ENDS = ("MatMul", "Transpose", *RESHAPES)
 """What attention ends with: a product and, where that joins axes to one of a size that is not known, what follows."""
 
 
-def attended(r: Rewriter, node: ir.Node) -> Attended | None:
-    """What is attended to if a value is the product of weights, which softmax made, and values, or made of it."""
+def attended(r: Rewriter, node: ir.Node, *, masked: bool = True) -> Attended | None:
+    """What is attended to if a value is the product of weights, which softmax made, and values, or made of it.
+
+    If not `masked`, nothing is read where the scores are seen to be masked or biased.
+    """
     moves: list[ir.Node] = []
     product: ir.Node | None = node
     while product is not None and product.op_type != "MatMul":
@@ -134,7 +137,7 @@ def attended(r: Rewriter, node: ir.Node) -> Attended | None:
         return None
     for place in (0, 1):
         weights = product.inputs[place]
-        if weights is None or len(dims(weights)) < 2 or not _may_be_softmax(weights):
+        if weights is None or len(dims(weights)) < 2 or not _may_be_softmax(weights, masked):
             continue
         found = _read(product, place)
         view = found.y if found is not None else None
@@ -145,10 +148,11 @@ def attended(r: Rewriter, node: ir.Node) -> Attended | None:
     return None
 
 
-def _may_be_softmax(value: ir.Value | None) -> bool:
+def _may_be_softmax(value: ir.Value | None, masked: bool) -> bool:
     while (node := producer(value, *VIEWS)) is not None:
         value = node.inputs[0]
-    return producer(value, "Softmax") is not None
+    softmax = producer(value, "Softmax")
+    return softmax is not None and (masked or producer(softmax.inputs[0], "Where", "Add") is None)
 
 
 def _read(node: ir.Node, place: int) -> Attended | None:

@@ -28,7 +28,7 @@ RULES = RuleSet()
 @RULES.rewrites(*ENDS, needs=("Softmax",))
 def recognise_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """softmax(q k^T * scale) v."""
-    found = attended(r, node)
+    found = attended(r, node, masked=False)
     if found is None or found.scores.mask is not None or found.scores.biases:
         return None
     if not found.has_known_sizes() and not _is_empty_with_queries(found):
