@@ -80,6 +80,8 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         if not is_about_dimensions(error, some_are_symbolic=some_are_symbolic):
             raise
         raise InputError(explain(error, users_line(error))) from error
+    if not jaxpr.out_avals:
+        raise InputError("The function returns no arrays, and a model without outputs cannot be run.")
     return Program(
         jaxpr=jaxpr,
         input_names=_input_names(fn, specs[0], specs[1]),

@@ -155,6 +155,12 @@ def test_bad_options(options, message):
         to_onnx(jnp.sin, [(2,)], **options)
 
 
+@pytest.mark.parametrize("nothing", [(), None, {"a": []}])
+def test_functions_that_return_nothing(nothing):
+    with pytest.raises(InputError, match="returns no arrays"):
+        to_onnx(lambda x: nothing, [(2,)])
+
+
 @pytest.mark.parametrize("inputs", [[], [(2,), (2,)]])
 def test_wrong_number_of_inputs(inputs):
     def fn(x):

@@ -173,9 +173,16 @@ def _steps(view: View, wanted: Axes) -> _Steps | None:
     old, new = all_atoms(view.axes), all_atoms(wanted)
     if len(old) != len(new) or set(old) != set(new):
         return None
-    apart = view.axes if old == new else _runs(old, wanted)
-    order = sorted(range(len(apart)), key=lambda i: new.index(atoms(apart[i])[0])) if old != new else range(len(apart))
-    return _Steps(apart, list(order), wanted)
+    if old == new:
+        return _Steps(view.axes, list(range(len(view.axes))), wanted)
+    runs = _runs(old, wanted)
+    order = sorted(range(len(runs)), key=lambda i: new.index(runs[i][0]))
+    if [runs[i] for i in order] != [atoms(axis) for axis in wanted if axis]:
+        return _Steps(runs, order, wanted)
+    # Axes of size 1 that are wanted are there before the others are moved: afterwards, nothing is left to do.
+    ones = len(wanted) - len(runs)
+    first, others = iter(range(ones)), (ones + i for i in order)
+    return _Steps([*[[] for _ in range(ones)], *runs], [next(others if axis else first) for axis in wanted], wanted)
 
 
 def can_be_arranged(view: View, wanted: Axes) -> bool:

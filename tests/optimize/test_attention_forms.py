@@ -23,6 +23,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 Q, KEYS, VALUES = normal(B, T, H, D), normal(B, T, H, D, seed=1), normal(B, T, H, D, seed=2)
+WEIGHTS = normal(3, H * D, H * D, seed=4) / 8
 HARD = Q.copy()
 HARD[0, 2, 3, 1], HARD[1, 1, :2, 0] = NAN, [INF, 1e4]
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -234,6 +235,17 @@ def test_heads_in_front_need_not_be_moved():
     arrays = [x.transpose(0, 2, 1, 3).copy() for x in (HARD, KEYS, VALUES)]
     model = check_all(fn, *((*arrays, bias) for bias in (normal(1, H, T, T), rows((1, H, T, T))[0])))
     assert ops(model) == ["BiasedAttention"]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_is_between_products_is_one_node(batch):
+    """An axis of size 1 is in nobody's way."""
+
+    def fn(x):
+        q, k, v = (jnp.reshape(x @ w, (batch, T, H, D)) for w in WEIGHTS)
+        return jnp.reshape(attend(q, k, v, mask=np.tri(T, dtype=bool)), (batch, T, H * D)) @ WEIGHTS[0]
+
+    assert ops(check(fn, normal(batch, T, H * D), **CLOSE)) == ["MatMul"] * 3 + ["CausalAttention", "MatMul"]
 
 
 def test_one_head():
