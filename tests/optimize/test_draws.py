@@ -90,6 +90,13 @@ def test_draws_in_a_loop() -> None:
     assert sum(node.op_type == "BitShift" for node in body.node) < 3 * ROUNDS
 
 
+def test_the_numbers_of_steps_are_known() -> None:
+    def fn(key: jax.Array) -> Any:
+        return lax.scan(lambda c, i: (c + jax.random.bits(jax.random.fold_in(key, i)), c), jnp.uint32(0), jnp.arange(4))
+
+    assert not {"BitwiseAnd", "Unsqueeze"} & set(count(exactly(fn, KEY)))
+
+
 def test_symbolic_and_large_draws_stay_apart() -> None:
     def fn(key: jax.Array, x: jax.Array) -> Any:
         a, b = jax.random.split(key)
