@@ -51,7 +51,7 @@ from jax2onnx.optimize import (
     signs,
     simplify,
     slices,
-    small,
+    small_products,
     softmax,
     spans,
     turns,
@@ -118,7 +118,7 @@ LAST = [
     moves.LAST,
     indices.LAST,
     saturation.LAST,
-    small.LAST,
+    small_products.LAST,
     spans.LAST,
     ends.LAST,
     turns.LAST,
@@ -194,7 +194,7 @@ def optimize(
         layout.transpose_before_slices,
         layout.transpose_before_split,
         layout.transpose_operands,
-        small.multiply_small_matrices,
+        small_products.multiply_small_matrices,
         moves.cut_what_is_cut_anyway,
     )
     if any(counts[rule.__name__] for rule in repeating):
