@@ -1,8 +1,8 @@
 """Division by known numbers, and by fewer numbers than are divided, as XLA does it: multiplication by the reciprocals.
 
 A quotient in JAX is not always the correctly rounded one: x / 127.5 is x * (1 / 127.5), and so it is for a scalar that
-is not known. And x / 3 * 0.1 is x * (1 / 3 * 0.1): of several known numbers, XLA makes one. The last bit is nothing to
-worry about, until it is rounded, compared, or decides which random number is next.
+is not known. The last bit is nothing to worry about, until it is rounded, compared, or decides which random number is
+next.
 """
 
 from __future__ import annotations
@@ -50,33 +50,6 @@ def _is_spread(x: ir.Value, over: ir.Value) -> bool:
     """Is an array repeated to be as large as another?"""
     full = aligned_dims(x, len(dims(over)))
     return any(a == 1 and b != 1 for a, b in zip(full, dims(over), strict=True))
-
-
-@LAST.rewrites("Mul", given=lambda origins: KNOWN in origins and "Mul" in origins)
-def join_known_factors(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """(x * 0.1) * 3 = x * (0.1 * 3). Not where the product of the numbers has not their precision."""
-    y = node.outputs[0]
-    outer = _known_factor(node)
-    inner = _known_factor(producer(outer[0], "Mul")) if outer is not None else None
-    if outer is None or inner is None or y.dtype not in DTYPES:
-        return None
-    with np.errstate(all="ignore"):
-        factor = inner[1] * outer[1]
-    limits = np.finfo(factor.dtype)
-    if not limits.smallest_normal <= abs(factor.item()) <= limits.max:
-        return None
-    return r.op("Mul", inner[0], r.const(factor), like=y)
-
-
-def _known_factor(product: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
-    """What is multiplied by a known number, and that."""
-    if product is None:
-        return None
-    for x, factor in (product.inputs, product.inputs[::-1]):
-        known = constant(factor) if scalar(factor) is not None else None
-        if x is not None and known is not None:
-            return x, known
-    return None
 
 
 @LAST.rewrites("Mul", "Div", given=some(KNOWN), needs=("MatMul",))

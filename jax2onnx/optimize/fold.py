@@ -153,7 +153,8 @@ def _fold_later(r: Rewriter, node: ir.Node, tensors: list[Any], shape: tuple[int
 
     y = node.outputs[0]
     assert y.dtype is not None
-    key = (id(source), node.op_type, str(sorted((k, str(a.value)) for k, a in node.attributes.items())), str(operands))
+    attributes_key = str(sorted((k, str(a.value)) for k, a in node.attributes.items()))
+    key = (id(source), node.op_type, attributes_key, tuple((a.shape, a.tobytes()) for a in operands))
     x = node.inputs[0]
     assert x is not None
     return r.tensor(StreamedTensor(pieces, read, y.dtype.numpy(), shape), key=key, name=x.meta.get(NAME))
