@@ -20,8 +20,16 @@ from jax2onnx import compat
 from jax2onnx.errors import UnsupportedError
 
 
-def over_batches(*ranks: int) -> Callable[[Callable], Callable]:
-    """Turn a function of single operands of these ranks into one that takes operands with leading batch axes."""
+def mapped(fn: Callable, *operands: Array) -> Any:
+    """A function of single operands, applied to those of a batch."""
+    return jax.vmap(fn)(*operands)
+
+
+def over_batches(*ranks: int, apply: Callable[..., Any] = mapped) -> Callable[[Callable], Callable]:
+    """Turn a function of single operands of these ranks into one that takes operands with leading batch axes.
+
+    `apply` does so for one batch axis, the first.
+    """
 
     def decorate(fn: Callable) -> Callable:
         @wraps(fn)
@@ -31,7 +39,7 @@ def over_batches(*ranks: int) -> Callable[[Callable], Callable]:
                 return fn(*operands, **params)
             # One merged batch axis keeps the matrix products in the loops simple.
             merged = [x.reshape(math.prod(batch), *x.shape[len(batch) :]) for x in operands]
-            results = jax.vmap(partial(fn, **params))(*merged)
+            results = apply(partial(fn, **params), *merged)
             return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
         return batched

@@ -8,9 +8,7 @@ with the rows and columns of the matrices.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import jax
@@ -18,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jax2onnx.decompose.linalg_common import is_complex
+from jax2onnx.decompose.linalg_common import is_complex, over_batches
 
 MOST_ROWS = 4
 """Of more rows, a loop is smaller."""
@@ -30,26 +28,13 @@ def is_small(a: Array) -> bool:
     return not is_complex(a) and all(isinstance(n, int) and 0 < n <= MOST_ROWS for n in sizes)
 
 
-def batches_last(*ranks: int) -> Callable[[Callable], Callable]:
-    """Turn a function of operands of these ranks, with a batch axis behind them or not, into one that takes operands
-    with leading batch axes."""
-
-    def decorate(fn: Callable) -> Callable:
-        @wraps(fn)
-        def batched(*operands: Array, **params: Any) -> Any:
-            batch = operands[0].shape[: operands[0].ndim - ranks[0]]
-            if not batch:
-                return fn(*operands, **params)
-            merged = [x.reshape(math.prod(batch), *x.shape[len(batch) :]) for x in operands]
-            results = fn(*(jnp.moveaxis(x, 0, -1) for x in merged), **params)
-            return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0).reshape(*batch, *x.shape[:-1]), results)
-
-        return batched
-
-    return decorate
+def _batch_last(fn: Callable, *operands: Array) -> Any:
+    """A function of operands with or without a batch axis behind the others, applied to those with one before them."""
+    results = fn(*(jnp.moveaxis(x, 0, -1) for x in operands))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), results)
 
 
-@batches_last(2)
+@over_batches(2, apply=_batch_last)
 def lu(a: Array) -> list[Array]:
     """P a = L U with partial pivoting: packed L and U, row interchanges, and the permutation they amount to."""
     m, n = a.shape[:2]
@@ -95,7 +80,7 @@ def _rows(x: Array, order: Array) -> Array:
     return jnp.take_along_axis(x, jnp.broadcast_to(order, x.shape), 0, mode="promise_in_bounds")
 
 
-@batches_last(2)
+@over_batches(2, apply=_batch_last)
 def cholesky(a: Array) -> Array:
     """L with L L^T = a, of which only the lower triangle is read; the upper one is left in the result."""
     n = a.shape[0]
@@ -111,7 +96,7 @@ def cholesky(a: Array) -> Array:
     return jnp.where(ok, jnp.concatenate(columns, 1), np.asarray(np.nan, a.dtype))
 
 
-@batches_last(2, 2)
+@over_batches(2, 2, apply=_batch_last)
 def solve(a: Array, b: Array, *, lower: bool, unit_diagonal: bool) -> Array:
     """x with lower(a) x = b or upper(a) x = b: each row, once it is known, is taken out of the others."""
     n = a.shape[0]
