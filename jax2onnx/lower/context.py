@@ -19,7 +19,7 @@ from jax2onnx import opsets
 from jax2onnx.attributes import as_attribute
 from jax2onnx.lower import dims as dims_
 from jax2onnx.lower.dtypes import BOOL, INT64, bit_width, is_float, tensor_type
-from jax2onnx.lower.infer import INFER, broadcast
+from jax2onnx.lower.infer import INFER
 from jax2onnx.naming import array_key
 from jax2onnx.reshapes import reshape_operand, unit_axes
 
@@ -360,14 +360,6 @@ class Builder:
             return self.const(np.arange(size, dtype=np.int64).astype(dtype))
         zero, one = np.asarray(0, np.int64), np.asarray(1, np.int64)
         return self.cast(self.op("Range", zero, self.dim(size), one, out=((size,), INT64)), dtype)
-
-    def where(self, which: Val, a: Any, b: Any) -> Val:
-        """`a` where `which` holds, `b` elsewhere, with broadcasting."""
-        return self.Where(which, a, b)
-
-    def broadcast_shapes(self, *shapes: Sequence[Any]) -> tuple[Any, ...]:
-        """The shape that broadcasting gives."""
-        return broadcast(*shapes)
 
     # ------------------------------------------------------------------------------------------------ bodies
 

@@ -74,10 +74,6 @@ class Dims:
         """The dimension variables that a function needs as further inputs."""
         return self._missing
 
-    def known_variables(self) -> set[str]:
-        """The dimension variables that can be computed here."""
-        return set(self._sources)
-
     def _read(self, x: Val, axis: int, factor: int, offset: int) -> Val:
         g = self._g
         size = g.op("Shape", x, start=axis, end=axis + 1)

@@ -226,7 +226,7 @@ def clamp(g: Builder, low: Val, x: Val, high: Val) -> Val:
 @lowers(lax.pow_p)
 def pow_(g: Builder, x: Val, y: Val) -> Val:
     """x ** y; an exponent of another dtype is converted first, as in JAX."""
-    return g.Pow(x, g.cast(y, x.dtype), out=(g.broadcast_shapes(x.shape, y.shape), x.dtype))
+    return g.Pow(x, g.cast(y, x.dtype))
 
 
 @lowers(lax.integer_pow_p)

@@ -113,7 +113,7 @@ def read(g: Builder, w: Windows, x: Val, indices: Val, fill_value: Any = None) -
     # Leading axes that the mask does not have are broadcast anyway.
     first = min((i for i, label in enumerate(w.order) if label < 0), default=0)
     mask = arrange(g, as_val(g, valid), w.batch_axes, w.order[first:])
-    return g.where(mask, result, np.asarray(fill_value, x.dtype))
+    return g.Where(mask, result, np.asarray(fill_value, x.dtype))
 
 
 def _without_transpose(w: Windows, x: Val) -> tuple[Windows, Val]:

@@ -167,10 +167,10 @@ def write(
         if replaced is not None or (valid is not None and is_static(x.shape) and product(x.shape) <= SMALL_OPERAND):
             if replaced is None:
                 replaced = _scatter(g, w, x, start, None, u, last, combine, unique=True)
-            return replaced if valid is None else g.where(g.reshape(valid, ()), replaced, x)
+            return replaced if valid is None else g.Where(g.reshape(valid, ()), replaced, x)
     elif isinstance(valid, Val) and combine == ADD and _adds_zeros(x, u.shape[len(w.batch) :]):
         mask = g.unsqueeze(valid, range(len(w.batch), u.rank))
-        u, valid = g.where(mask, u, np.zeros((), u.dtype)), None
+        u, valid = g.Where(mask, u, np.zeros((), u.dtype)), None
     return _scatter(g, w, x, start, valid, u, last, combine, unique=unique or w.never_overlap)
 
 
@@ -386,8 +386,8 @@ def _emit(g: Builder, kind: str, x: Val, index: Val, u: Val, combine: str, *, un
     if is_extremum and is_float(x.dtype):
         # A NaN may get lost on the way. It does not when numbers are added, of which -0.0 changes nothing.
         nan, nothing = np.asarray(np.nan, x.dtype), np.asarray(-0.0, x.dtype)
-        poisoned = scatter(x, g.where(g.IsNaN(u), nan, nothing), ADD)
-        return g.where(g.IsNaN(poisoned), nan, scatter(x, u, combine))
+        poisoned = scatter(x, g.Where(g.IsNaN(u), nan, nothing), ADD)
+        return g.Where(g.IsNaN(poisoned), nan, scatter(x, u, combine))
     return scatter(x, u, combine)
 
 

@@ -74,7 +74,7 @@ def while_loop(
 
 def _select(g: Builder, which: Val, a: Val, b: Val) -> Val:
     """`a` where `which` holds, else `b`; `which` has the leading axes of both."""
-    return g.where(g.unsqueeze(which, range(which.rank, a.rank)), a, b)
+    return g.Where(g.unsqueeze(which, range(which.rank, a.rank)), a, b)
 
 
 def _any(g: Builder, x: Val) -> Val:
