@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.core
+import numpy as np
 from jax.export import SymbolicScope, symbolic_shape
 
 from .errors import InputError
@@ -128,6 +129,15 @@ def _not_a_dimension(text: str) -> InputError:
         f"{text!r} is not a dimension. A dimension is an int, a name such as 'B' (letters, digits and _), or an "
         "expression of them with + - * // % max() min(), such as 'T + 1'."
     )
+
+
+def is_static(shape: Iterable[Any]) -> bool:
+    """Are all sizes known while exporting?
+
+    >>> is_static((2, 3)), is_static(("B", 3))
+    (True, False)
+    """
+    return all(isinstance(d, (int, np.integer)) for d in shape)
 
 
 def likely_size(shape: Iterable[Any]) -> int:

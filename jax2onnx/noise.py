@@ -24,6 +24,7 @@ from jax.extend.core import primitives as P
 from jax.extend.source_info_util import current_name_stack, user_context
 
 from jax2onnx import compat
+from jax2onnx.dimensions import is_static
 from jax2onnx.errors import InputError, UnsupportedError
 from jax2onnx.tracing import argument_names, trace
 
@@ -87,7 +88,7 @@ def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 
 def _only_for_draws(before: Any, after: Any, spec: Any) -> bool:
     """Whether an argument, of a fixed shape, was used for draws and is not any more."""
-    fixed = all(isinstance(d, int) for leaf in jax.tree.leaves(spec) for d in leaf.shape)
+    fixed = is_static(d for leaf in jax.tree.leaves(spec) for d in leaf.shape)
     return fixed and any(jax.tree.leaves(before)) and not any(jax.tree.leaves(after))
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jax2onnx.dimensions import is_static
+
 
 def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] | None, bool]:
     """The shape operand of a Reshape if it can be a constant (with 0 for "as it was", -1 for "the rest"), and whether a
     0 in it means a size of zero. None where the shape has to be computed."""
-    if all(isinstance(d, int) for d in new):
+    if is_static(new):
         return list(new), 0 in new
     if 0 in [d for d in new if isinstance(d, int)]:
         return None, True  # Reshape cannot have both meanings of 0

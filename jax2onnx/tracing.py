@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.errors import InputError
 from jax2onnx.inconclusive import Inconclusive, explain, is_about_dimensions, users_line
 from jax2onnx.names import tree_paths
@@ -76,7 +77,7 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
     except Inconclusive as error:
         raise InputError(explain(error, users_line(error))) from error
     except (TypeError, ValueError) as error:
-        some_are_symbolic = not all(isinstance(d, int) for spec in jax.tree.leaves(specs) for d in spec.shape)
+        some_are_symbolic = not is_static(d for spec in jax.tree.leaves(specs) for d in spec.shape)
         if not is_about_dimensions(error, some_are_symbolic=some_are_symbolic):
             raise
         raise InputError(explain(error, users_line(error))) from error

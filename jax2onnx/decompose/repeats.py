@@ -19,6 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 
 from jax2onnx import compat
+from jax2onnx.dimensions import is_static
 from jax2onnx.functions import parse_mark
 
 repeated_p = Primitive("repeated")
@@ -178,7 +179,7 @@ class _Fixed:
 
 def _has_static_results(eqn: Any) -> bool:
     """Whether no result has a symbolic dimension."""
-    return all(isinstance(dim, int) for v in eqn.outvars for dim in getattr(v.aval, "shape", ()))
+    return is_static(d for v in eqn.outvars for d in getattr(v.aval, "shape", ()))
 
 
 def _is_marked(eqn: Any) -> bool:

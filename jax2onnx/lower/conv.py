@@ -13,9 +13,9 @@ import numpy as np
 from jax import lax
 
 from jax2onnx import compat
+from jax2onnx.dimensions import is_static
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.shape import pad
 from jax2onnx.padding import auto_pad, is_known, without_needless
@@ -135,7 +135,7 @@ def _conv_transpose(
     reach = [(k - 1) * d for k, d in zip(kernel.shape[2:], rhs_dilation, strict=True)]
     cut = [r - lo for r, (lo, _) in zip(reach, padding, strict=True)]
     cut += [r - hi for r, (_, hi) in zip(reach, padding, strict=True)]
-    if not all(isinstance(c, int) for c in cut):
+    if not is_static(cut):
         return None
     # Windows beyond the reach of any element hold nothing but zeros.
     before, behind = [max(-c, 0) for c in cut[: len(reach)]], [max(-c, 0) for c in cut[len(reach) :]]

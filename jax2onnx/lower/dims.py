@@ -10,16 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import compat
-from jax2onnx.dimensions import NOTE
+from jax2onnx.dimensions import NOTE, is_static
 from jax2onnx.lower.dtypes import INT64
 
 if TYPE_CHECKING:
     from jax2onnx.lower.context import Builder, Val
-
-
-def is_static(shape: Sequence[Any]) -> bool:
-    """Are all dimensions plain numbers?"""
-    return all(isinstance(d, int | np.integer) for d in shape)
 
 
 def plain(shape: Sequence[Any]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dtypes import BOOL, FLOAT32, FLOAT64, INT32, is_float
 from jax2onnx.lower.registry import lowers
@@ -56,7 +56,7 @@ def dot_general(
 def _exact_floats(a: Val, b: Val, contracted: Sequence[int], aval: Any) -> np.dtype | None:
     """Floats that hold every partial sum of a large product of small integers exactly: several times as fast."""
     inner = [a.shape[i] for i in contracted]
-    if is_float(aval.dtype) or not all(isinstance(d, int) for d in (*inner, *aval.shape)):
+    if is_float(aval.dtype) or not is_static((*inner, *aval.shape)):
         return None
     terms = math.prod(inner)
     if terms * math.prod(aval.shape) < MANY_PRODUCTS:

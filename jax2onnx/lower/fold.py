@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jax2onnx import compat
+from jax2onnx.dimensions import is_static
 from jax2onnx.lower.context import Val
 
 MAX_BYTES = 16 * 1024
@@ -143,7 +144,7 @@ def _steps(eqn: Any) -> float:
     """How many equations are evaluated for one. Never ending: what depends on the size of a symbolic dimension."""
     if eqn.primitive is lax.while_p or eqn.primitive in compat.kinds.DIMENSION_PRIMITIVES:
         return np.inf
-    if not all(isinstance(d, int) for v in eqn.outvars for d in getattr(v.aval, "shape", ())):
+    if not is_static(d for v in eqn.outvars for d in getattr(v.aval, "shape", ())):
         return np.inf
     length = eqn.params["length"] if eqn.primitive is lax.scan_p else 1
     inner = sum(_steps(e) for sub in compat.programs.sub_jaxprs(eqn.params) for e in sub.jaxpr.eqns)

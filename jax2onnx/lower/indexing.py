@@ -20,8 +20,8 @@ import numpy as np
 from jax import lax
 
 from jax2onnx import compat
+from jax2onnx.dimensions import is_static
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.dtypes import BOOL, INT32, INT64
 from jax2onnx.lower.fold import MAX_BYTES
 

@@ -10,10 +10,9 @@ import numpy as np
 from jax import lax
 
 from jax2onnx import compat
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.indexing import (
     MODES,
     Ints,

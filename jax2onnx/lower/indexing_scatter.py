@@ -18,10 +18,9 @@ import numpy as np
 from jax import lax
 
 from jax2onnx.decompose.scatter import scatter_windows_in_order
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.dtypes import BOOL, INT64, is_float, is_unsigned
 from jax2onnx.lower.indexing import (
     MODES,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from jax import Array, lax
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dims import is_static
 from jax2onnx.lower.dtypes import BOOL, INT32, INT64, highest, is_float, lowest
 from jax2onnx.lower.registry import lowers
 

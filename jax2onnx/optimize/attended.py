@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter
 from jax2onnx.optimize.queries import as_shape, attribute, dims, only_user, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES
@@ -101,7 +102,7 @@ class Attended(NamedTuple):
 
     def has_known_sizes(self) -> bool:
         """If not, there may be nothing to attend to."""
-        return all(isinstance(size, int) for size in self.sizes().values())
+        return is_static(self.sizes().values())
 
     def attributes(self) -> dict[str, Any]:
         """Those of the operator."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.attended import ENDS, Attended, attended
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import as_shape, attribute, dims, producer, scalar
@@ -106,7 +107,7 @@ def split_before_heads(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | Non
     if not isinstance(count, int) or not isinstance(size, int) or dims(x) != (*lead, count * size):
         return None
     sizes = [dims(part)[axis] for part in node.outputs]
-    if attribute(node, "axis", 0) % (axis + 2) != axis or not all(isinstance(n, int) for n in sizes):
+    if attribute(node, "axis", 0) % (axis + 2) != axis or not is_static(sizes):
         return None
     widths = [int(n) * size for n in sizes]
     for part, width in zip(node.outputs, widths, strict=True):

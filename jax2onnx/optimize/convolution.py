@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import is_static
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.layout import channels_last
@@ -261,7 +262,7 @@ def _elements_in_windows(pool: ir.Node) -> np.ndarray | None:
     and no window is empty."""
     known = {"kernel_shape", "strides", "pads", "count_include_pad"}
     shape, places = dims(pool.inputs[0])[2:], dims(pool.outputs[0])[2:]  # type: ignore[arg-type]
-    if not set(pool.attributes) <= known or not all(isinstance(d, int) for d in (*shape, *places)):
+    if not set(pool.attributes) <= known or not is_static((*shape, *places)):
         return None
     rank = len(shape)
     pads = attribute(pool, "pads", [0] * 2 * rank)

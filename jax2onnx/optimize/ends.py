@@ -13,7 +13,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, producer, scalar
 
@@ -42,7 +42,7 @@ def reduce_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
     shape = dims(x)
     reduced = sorted(a % len(shape) for a in axes)
     behind = shape[reduced[-1] + 1 :]
-    if not behind or not all(isinstance(d, int) for d in behind):
+    if not behind or not is_static(behind):
         return None
     columns = math.prod(int(d) for d in behind)
     if columns == 1:
@@ -135,7 +135,7 @@ def take_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if axis < len(shape) - 1 or likely_size(rows) <= 1:
         return None
     if likely_size(rows) < FEW_ROWS:
-        if not all(isinstance(d, int) for d in rows):
+        if not is_static(rows):
             return None
         wanted = [*rows, known.size]
         flat = r.moved(known.reshape(-1), index)

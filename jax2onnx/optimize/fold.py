@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import streaming
+from jax2onnx.dimensions import is_static
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known
 from jax2onnx.optimize.queries import attribute, axes_of, integers
@@ -109,7 +110,7 @@ def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if not tensors or any(t is None for t in tensors):
         return None
     y = node.outputs[0]
-    if y.shape is None or y.dtype is None or not all(isinstance(d, int) for d in y.shape):
+    if y.shape is None or y.dtype is None or not is_static(y.shape):
         return None
     shape = tuple(int(d) for d in y.shape)  # type: ignore[arg-type]
     is_move = node.op_type in MOVES

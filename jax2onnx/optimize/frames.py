@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import Dims, attribute, axes_of, constant, dims, integers, producer, scalar
 from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, reshaped
@@ -55,7 +56,7 @@ def _joined(array: np.ndarray, rank: int, split: _Split) -> np.ndarray | None:
     whole = array.reshape((1,) * (rank - array.ndim) + array.shape)
     before, own, after = whole.shape[:axis], whole.shape[axis : axis + len(parts)], whole.shape[axis + len(parts) :]
     if any(d != 1 for d in own):
-        if not all(isinstance(d, int) for d in parts):
+        if not is_static(parts):
             return None
         whole = np.broadcast_to(whole, (*before, *(int(d) for d in parts), *after))
     return whole.reshape(*before, -1, *after)

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize import normalization
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer
@@ -145,7 +146,7 @@ def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value
         assert isinstance(channels, int)
         split = [batch, groups, channels // groups, *positions]
         whole, allowzero = r.const(_kept(shape), np.int64), None
-        if not all(isinstance(d, int) for d in positions):
+        if not is_static(positions):
             whole, allowzero = r.op("Shape", inner, like=whole), 1
             # An axis of size 1, so that each position keeps its number, and 0 can say that it stays.
             spread = [batch, channels, 1, *positions]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.carries import Carries, take_over
 from jax2onnx.optimize.draws import THREEFRY
@@ -81,7 +81,7 @@ def _is_only_written_to(loop: Scan, i: int) -> bool:
     if only_user(state) is not scatter or index not in loop.whole or update not in loop.own:
         return False
     whole, direction = loop.whole[index]
-    if direction or not all(isinstance(d, int) for d in (loop.length, *dims(update))):
+    if direction or not is_static((loop.length, *dims(update))):
         return False
     known = constant(whole)
     is_once = known is not None and known.shape[-1] == 1 and known.size == len(np.unique(known[known >= 0]))

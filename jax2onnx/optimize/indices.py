@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.intervals import LIMITS, fits
 from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, integers, only_user, producer, scalar
@@ -246,7 +247,7 @@ def pick_one_part(r: Rewriter, node: ir.Node) -> ir.Value | None:
     rank = len(dims(part))
     axis = attribute(split, "axis", 0) % rank
     sizes = [dims(v)[axis] for v in split.outputs]
-    if squeezed[0] % rank != axis or not all(isinstance(size, int) for size in sizes):
+    if squeezed[0] % rank != axis or not is_static(sizes):
         return None
     position = sum(sizes[: list(split.outputs).index(part)])  # type: ignore[arg-type]
     return r.op("Gather", split.inputs[0], r.const(position, np.int64), like=node.outputs[0], axis=axis)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.intervals import LIMITS, bounds
 from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, has_many, producer, scalar
@@ -27,7 +28,7 @@ def zero_times_an_integer(r: Rewriter, node: ir.Node) -> ir.Value | None:
     drawn for them.)"""
     y = node.outputs[0]
     shape = dims(y)
-    if y.dtype not in WIDE or all(scalar(x) != 0 for x in node.inputs) or not all(isinstance(d, int) for d in shape):
+    if y.dtype not in WIDE or all(scalar(x) != 0 for x in node.inputs) or not is_static(shape):
         return None
     return None if has_many(y) else r.const(np.zeros([int(d) for d in shape], y.dtype.numpy()))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar, splat
 
@@ -191,7 +192,7 @@ def everywhere(r: Rewriter, answer: bool, node: ir.Node, whole: ir.Value | None 
     shape, known = dims(y), r.const(answer, bool)
     if not shape:
         return known
-    if all(isinstance(d, int) for d in shape):
+    if is_static(shape):
         return r.op("Expand", known, r.const(shape, np.int64), like=y)
     if whole is None or dims(whole) != shape:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import attribute, constant, dims, only_user, producer
 from jax2onnx.optimize.simplify import reshaped
@@ -88,7 +88,7 @@ def multiply_in_place(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if not behind:
         product = r.op("MatMul", x, w, like=x, shape=result)
     else:
-        if len(behind) > 1 and not all(isinstance(d, int) for d in shape):
+        if len(behind) > 1 and not is_static(shape):
             return None
         if likely_size(behind) < FEW_COLUMNS and likely_size(dims(w)) > SMALL_MATRIX:
             return None
@@ -159,7 +159,7 @@ def add_bias_before_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
             continue
         rank = len(dims(x)) - 1
         tail = dims(outer)[rank:]
-        if dims(x)[:-1] != dims(outer)[:rank] or not all(isinstance(d, int) for d in tail):
+        if dims(x)[:-1] != dims(outer)[:rank] or not is_static(tail):
             continue
         shape = known.shape
         while len(shape) > len(tail) and shape[0] == 1:

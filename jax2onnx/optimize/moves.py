@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.fold import EXACT, MOVES
 from jax2onnx.optimize.queries import attribute, constant, dims, only_user, producer
@@ -70,7 +70,7 @@ def gather_from_moved(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if gather is None or table is None or index is None or only_user(gather.outputs[0]) is None:
         return None
     known = constant(table) if table.const_value is not None and table.const_value.size <= SMALL_TABLE else None
-    if known is None or len(dims(index)) != 1 or not all(isinstance(d, int) for d in dims(y)):
+    if known is None or len(dims(index)) != 1 or not is_static(dims(y)):
         return None
     axis = attribute(gather, "axis", 0) % known.ndim
     if node.op_type == "Transpose":
@@ -125,7 +125,7 @@ def gather_parts(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if columns > 1:
         pays = ROW * size / columns <= NODE * spared + ELEMENT * size
         return r.op("Gather", x, r.const(order, np.int64), like=y, axis=axis) if pays else None
-    if size > MAX_INDICES or not all(isinstance(d, int) for d in shape):
+    if size > MAX_INDICES or not is_static(shape):
         return None
     places = np.broadcast_to(order.reshape(-1, *(1,) * (len(shape) - axis - 1)), shape)  # type: ignore[arg-type]
     return r.op("GatherElements", x, r.const(places, np.int64), like=y, axis=axis)
@@ -240,7 +240,7 @@ class _Moves:
 
 def _is_small(value: ir.Value) -> bool:
     shape = dims(value)
-    return all(isinstance(d, int) for d in shape) and math.prod(shape) <= MAX_SIZE  # type: ignore[operator]
+    return is_static(shape) and math.prod(shape) <= MAX_SIZE  # type: ignore[operator]
 
 
 def _moved(node: ir.Node) -> Iterator[ir.Value]:

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.layout import channels_first, channels_last
 from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer
@@ -100,7 +101,7 @@ def _shuffled(value: ir.Value | None) -> tuple[ir.Value, np.ndarray] | None:
     lead, sizes, perm = len(dims(x)) - 1, dims(matrix.outputs[0]), list(attribute(turn, "perm"))
     if dims(value) != dims(x) or sizes[:lead] != dims(x)[:lead] or perm[:lead] != list(range(lead)):
         return None
-    if not all(isinstance(d, int) for d in sizes[lead:]):
+    if not is_static(sizes[lead:]):
         return None
     numbers = np.arange(math.prod(sizes[lead:])).reshape(sizes[lead:])  # type: ignore[arg-type]
     return x, numbers.transpose([axis - lead for axis in perm[lead:]]).reshape(-1)

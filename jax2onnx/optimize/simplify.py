@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known, first, some
 from jax2onnx.optimize.intervals import fits
 from jax2onnx.optimize.queries import (
@@ -413,7 +414,7 @@ LAST = RuleSet()
 def stack_by_reshaping(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Arrays that get a new axis each and are joined along it: joined along the axis behind it, which is then split."""
     y, axis = node.outputs[0], attribute(node, "axis")
-    if len(node.inputs) < 3 or not all(isinstance(d, int) for d in dims(y)):
+    if len(node.inputs) < 3 or not is_static(dims(y)):
         return None
     axis %= len(dims(y))
     parts = []

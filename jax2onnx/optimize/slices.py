@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.graphs import all_nodes, bodies, use_instead
 from jax2onnx.optimize.engine import Rewriter, RuleSet, constants_for, first, rename_operator
 from jax2onnx.optimize.queries import attribute, axes_of, dims, integers, only_user, producer, splat
@@ -163,7 +164,7 @@ def slice_of_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     cut, y = cut_of(node.outputs[0]), node.outputs[0]
     expand = producer(cut.x, "Expand") if cut is not None else None
     x = expand.inputs[0] if expand is not None else None
-    if cut is None or x is None or not all(isinstance(d, int) for d in dims(y)):
+    if cut is None or x is None or not is_static(dims(y)):
         return None
     missing = len(dims(y)) - len(dims(x))
     if any(axis >= missing and dims(x)[axis - missing] != 1 for axis in cut.ranges):

@@ -15,7 +15,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.queries import UNKNOWN, attribute, dims, producer
 from jax2onnx.optimize.simplify import reshaped
@@ -72,7 +72,7 @@ def _is_small(*sizes: int | str) -> bool:
 
 def _size(*sizes: int | str) -> int | None:
     """The product of sizes, if they are known."""
-    return math.prod(map(int, sizes)) if all(isinstance(d, int) for d in sizes) else None
+    return math.prod(map(int, sizes)) if is_static(sizes) else None
 
 
 def _with_axis(r: Rewriter, x: ir.Value, axis: int) -> ir.Value:

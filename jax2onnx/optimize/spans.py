@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.fold import SMALL
 from jax2onnx.optimize.queries import Dims, aligned_dims, attribute, axes_of, constant, dims, has_many
@@ -108,7 +108,7 @@ def _side_by_side(r: Rewriter, x: ir.Value, axis: int, count: int) -> ir.Value:
 def _expanded(r: Rewriter, x: ir.Value, own: Dims, whole: ir.Value, full: Dims, axes: list[int]) -> ir.Value:
     """`x`, of the shape `own`, as often as it is used along `axes` with `whole`, of the shape `full`."""
     wanted = [d if axis in axes else 1 for axis, d in enumerate(full)]
-    if all(isinstance(d, int) for d in wanted):
+    if is_static(wanted):
         target = r.const(wanted, np.int64)
     else:
         wanted = list(full)

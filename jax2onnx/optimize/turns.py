@@ -12,6 +12,7 @@ import math
 
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.queries import Dims, attribute, dims
 
@@ -38,7 +39,7 @@ def turn_twice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, y = node.inputs[0], node.outputs[0]
     assert x is not None
     shape, perm = dims(x), list(attribute(node, "perm"))
-    if not all(isinstance(d, int) for d in shape) or math.prod(int(d) for d in shape) < MANY:
+    if not is_static(shape) or math.prod(int(d) for d in shape) < MANY:
         return None
     groups, order = _grouped(shape, perm)
     sizes = tuple(math.prod(int(shape[a]) for a in group) for group in groups)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import (
     KNOWN,
@@ -259,7 +260,7 @@ def move_before_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if outer is None or expand is None or _core(dims(outer)) != _core(dims(y)):
         return None
     x = expand.inputs[0]
-    if x is None or len(outer.uses()) != 1 or not all(isinstance(d, int) for d in (*dims(x), *dims(y))):
+    if x is None or len(outer.uses()) != 1 or not is_static((*dims(x), *dims(y))):
         return None
     aligned = aligned_dims(x, len(dims(outer)))
     shape = [1] * len(dims(y))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter
 from jax2onnx.optimize.queries import Dims, as_shape, attribute, dims, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES, can_be_reshaped, reshaped
@@ -149,7 +150,7 @@ def size_of(axis: Sequence[Atom]) -> int | str | None:
     sizes = [atom.size for atom in atoms(axis)]
     if len(sizes) == 1:
         return sizes[0]
-    return math.prod(int(s) for s in sizes) if all(isinstance(s, int) for s in sizes) else None
+    return math.prod(int(s) for s in sizes) if is_static(sizes) else None
 
 
 def needs_transpose(view: View, wanted: Axes) -> bool:

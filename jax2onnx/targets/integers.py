@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.emitter import Emitter, dims_of
 from jax2onnx.targets.plans import expands
@@ -156,7 +157,7 @@ def blocks(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
         split, perm = [n, b, b, out[1], h, w], [0, 3, 4, 1, 5, 2]
     else:
         split, perm = [n, out[1], b, b, h, w], [0, 1, 4, 2, 5, 3]
-    if not all(isinstance(d, int) for d in (*split, *out)):
+    if not is_static((*split, *out)):
         raise UnsupportedError(
             f"{node.op_type} of 64-bit integers in onnxruntime needs a known shape, not {dims_of(x)}."
         )

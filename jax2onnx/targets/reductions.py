@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.dimensions import likely_size
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.emitter import Emitter, dims_of, dtype_of
 from jax2onnx.targets.plans import expands
@@ -69,7 +69,7 @@ def is_small(x: ir.Value, axes: Sequence[int]) -> bool:
     """Whether a sum cannot be so large that the runtime gets it wrong. (Masks are counted all the time.)"""
     bits = operand_bits(x)
     sizes = [dims_of(x)[a] for a in axes]
-    if bits is None or x.dtype not in SUM_BITS or not all(isinstance(s, int) for s in sizes):
+    if bits is None or x.dtype not in SUM_BITS or not is_static(sizes):
         return bits == 1 and x.dtype in SUM_BITS  # no array has 2^31 elements
     return bits + math.prod(sizes).bit_length() < SUM_BITS[x.dtype]
 
@@ -96,7 +96,7 @@ def reduce_l1(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Value:
     """The sum over `axes`, one after the other, the last one first."""
     dims = dims_of(x)
-    if 0 in dims and all(isinstance(d, int) for d in e.dims):  # MatMul refuses a vector and no rows
+    if 0 in dims and is_static(e.dims):  # MatMul refuses a vector and no rows
         return e.Expand(e.const(np.zeros((), dtype_of(x).numpy())), e.const(np.array(e.dims, np.int64)))
     if any(a < len(dims) - 2 for a in axes) and not set(axes) >= set(range(min(axes), len(dims))):
         kept = [i for i in range(len(dims)) if i not in axes]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import is_static
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.emitter import Emitter, dims_of
 from jax2onnx.targets.plans import expands
@@ -105,7 +106,7 @@ def geometry(node: ir.Node, n_spatial: int) -> tuple[list[int], list[int], list[
 def kernel_of(node: ir.Node, weights: ir.Value) -> list[Any]:
     """The shape of the weights. All but the first dimension have to be numbers, with groups that too."""
     dims = dims_of(weights)
-    if not all(isinstance(d, int) for d in (dims if node.attributes.get_int("group", 1) != 1 else dims[1:])):
+    if not is_static(dims if node.attributes.get_int("group", 1) != 1 else dims[1:]):
         raise UnsupportedError(f"{node.op_type} in float64 needs weights of a known shape, not {dims}.")
     return dims
 
@@ -161,7 +162,7 @@ def spread(e: Emitter, x: ir.Value, axis: int, stride: int) -> ir.Value:
     x = e.Pad(x, e.const(amounts), shape=column)
     size = dims[axis] * stride if isinstance(dims[axis], int) else None
     out = [*dims[:axis], size, *dims[axis + 1 :]]
-    if all(isinstance(d, int) for d in out):
+    if is_static(out):
         return reshape(e, x, out, [])
     merged = e.Mul(e.Shape(x, start=axis, end=axis + 1, shape=[1], dtype=INT64), e.const(np.array([stride])), shape=[1])
     parts = [
