@@ -14,6 +14,7 @@ def assuming(*constraints: str) -> Iterator[None]:
     """Exports in this context have these `constraints` beside their own.
 
     Example:
+        >>> from jax2onnx import assuming, to_onnx
         >>> with assuming("H >= 2"):
         ...     model = to_onnx(lambda x: x[:, 1], [("B", "H")])
         >>> with assuming("dim_0_1 >= 2", "dim_0_2 >= 2"):  # names that Keras gives to sizes that vary

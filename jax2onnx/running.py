@@ -20,7 +20,7 @@ def load(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> Callable[..
     """A function that runs `model` in ONNX Runtime (on the CPU), with the arguments of the exported function.
 
     Example:
-        >>> import jax.numpy as jnp, numpy as np
+        >>> import numpy as np
         >>> from jax2onnx import load, to_onnx
         >>> model = load(to_onnx(lambda x: {"double": 2 * x, "half": x / 2}, [(3,)]))
         >>> model(np.ones(3, np.float32))["double"]

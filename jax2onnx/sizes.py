@@ -56,6 +56,7 @@ def size_check(declared: Mapping[str, Sequence[int | str]], constraints: Sequenc
     """A function that takes arrays by name, and raises `InputError` if their sizes do not fit.
 
     Example:
+        >>> import numpy as np
         >>> size_check({"x": ["B", "T"]}, ["T <= 8"])({"x": np.ones((2, 9))})
         Traceback (most recent call last):
         jax2onnx.errors.InputError: The model is for sizes with T <= 8, but T is 9.

@@ -1,7 +1,9 @@
-"""The Python code in the documentation runs, from top to bottom."""
+"""The Python code in the documentation runs, from top to bottom, and so do the examples in docstrings."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -20,6 +22,16 @@ def test_code_in_the_documentation_runs(name: str, tmp_path: Path, monkeypatch: 
     for block in blocks:
         line = text[: block.start(1)].count("\n")
         exec(compile("\n" * line + block[1], str(ROOT / name), "exec"), variables)
+
+
+def test_examples_in_docstrings_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = [p.relative_to(ROOT) for p in (ROOT / "jax2onnx").rglob("*.py") if ">>> " in p.read_text(encoding="utf-8")]
+    assert paths
+    for path in paths:
+        module = importlib.import_module(".".join(path.with_suffix("").parts))
+        results = doctest.testmod(module)
+        assert results.attempted and not results.failed, path
 
 
 def test_links_lead_somewhere() -> None:
