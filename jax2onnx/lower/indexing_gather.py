@@ -32,6 +32,7 @@ from jax2onnx.lower.indexing import (
 from jax2onnx.lower.progressions import Progression, ends, progression
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.shape import TO_THE_END, TO_THE_FRONT
+from jax2onnx.permutations import inverse, permuted
 
 MANY = 256
 """Fewer elements are not worth another node."""
@@ -124,13 +125,13 @@ def _without_transpose(w: Windows, x: Val) -> tuple[Windows, Val]:
     if node is None or node.op_type != "Transpose" or _has_windows(w) or not is_static(x.shape):
         return w, x
     perm = node.attributes.get_ints("perm")
-    shape = tuple(x.shape[perm.index(a)] for a in range(x.rank))
+    shape = permuted(x.shape, inverse(perm))
     moving = [perm[a] for a in w.moving]
     if product(x.shape[max(w.moving) + 1 :]) > 1 or product(shape[max(moving) + 1 :]) <= SHORT_ROW:
         return w, x
     turned = Windows(
         shape=shape,
-        sizes=tuple(w.sizes[perm.index(a)] for a in range(x.rank)),
+        sizes=permuted(w.sizes, inverse(perm)),
         batch=w.batch,
         starts=tuple(perm[a] for a in w.starts),
         batching={perm[a]: i for a, i in w.batching.items()},

@@ -26,6 +26,7 @@ from jax2onnx.lower.dtypes import tensor_type
 from jax2onnx.lower.registry import Rule
 from jax2onnx.names import scope_parts
 from jax2onnx.naming import NAME, array_key
+from jax2onnx.permutations import inverse
 from jax2onnx.streaming import from_devices, is_elsewhere
 
 STREAMED_BYTES = 1 << 20
@@ -150,7 +151,7 @@ class Session:
         perm = _order_in_memory(content)
         if perm is not None and array_key(content.transpose(perm)) in self._names:
             # The program transposes one of its arrays before JAX sees it. It may need it the other way, too.
-            result = root.transpose(root.const(content.transpose(perm)), np.argsort(perm).tolist())
+            result = root.transpose(root.const(content.transpose(perm)), inverse(perm))
             result.const = content
             return result
         return Val(None, content.shape, content.dtype, root, content, name)

@@ -11,6 +11,7 @@ from jax import lax
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.padding import auto_pad, is_known
+from jax2onnx.permutations import inverse
 
 MOST_AXES = 5
 """ONNX Runtime pools three axes at most, beside the batch and the channels."""
@@ -75,7 +76,7 @@ def _pool(
         out=((*front, *(shape[i] for i in space)), x.dtype),
     )
     moved_back = g.reshape(pooled, tuple(shape[i] for i in perm))
-    return g.transpose(moved_back, [perm.index(i) for i in range(x.rank)])
+    return g.transpose(moved_back, inverse(perm))
 
 
 def _axes_of_space(pooled: list[int], padding: Sequence[tuple[Any, Any]]) -> list[int]:

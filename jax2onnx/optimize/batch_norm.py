@@ -10,7 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
+from jax2onnx.optimize.layout import channels_first
 from jax2onnx.optimize.queries import constant, dims, only_user, producer
+from jax2onnx.permutations import inverse
 
 RULES = RuleSet()
 LAST = RuleSet()
@@ -38,12 +40,11 @@ def recognise_batch_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None
     else:
         return None
     parameters = [r.const(v) for v in (*found, np.ones(channels, np.float32))]
-    last = [0, *range(2, rank), 1]
+    first = channels_first(rank)
     if axis != 1:
-        perm = [0, rank - 1, *range(1, rank - 1)]
-        x = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
+        x = r.transpose(x, first)
     result = r.op("BatchNormalization", x, *parameters, like=x, epsilon=0.0)
-    return result if axis == 1 else r.op("Transpose", result, like=y, perm=last)
+    return result if axis == 1 else r.op("Transpose", result, like=y, perm=inverse(first))
 
 
 @LAST.rewrites("Add", given=some("Mul"), needs=("Conv", "ConvTranspose"))

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer
+from jax2onnx.permutations import permuted
 from jax2onnx.reshapes import reshape_operand
 
 RULES = RuleSet()
@@ -45,12 +46,10 @@ def run_in_both_directions(r: Rewriter, node: ir.Node) -> ir.Value | None:
     result = made.outputs[forwards.position]
     order = forwards.axes[:-1] + "DH"
     perm = [RESULTS[forwards.position].index(axis) for axis in order]
-    shape = [dims(result)[i] for i in perm]
-    target, is_zero_size = reshape_operand(shape, dims(y))
+    target, is_zero_size = reshape_operand(permuted(dims(result), perm), dims(y))
     if target is None or is_zero_size:
         return None
-    turned = r.op("Transpose", result, like=y, shape=shape, perm=perm)
-    return r.op("Reshape", turned, r.const(target, np.int64), like=y)
+    return r.op("Reshape", r.transpose(result, perm), r.const(target, np.int64), like=y)
 
 
 def _only_result(value: ir.Value | None) -> Moved | None:

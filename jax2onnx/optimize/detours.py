@@ -12,6 +12,7 @@ from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import Dims, attribute, constant, dims, only_user, producer, scalar
 from jax2onnx.optimize.units import BINARY, UNARY
+from jax2onnx.permutations import inverse, permuted
 from jax2onnx.reshapes import reshape_operand
 
 RULES = RuleSet()
@@ -40,7 +41,7 @@ def move_once(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if not all(_is_about(stop, way, kept) for stop, way in stops):
         return None
     x = result = before.inputs[0]
-    back = [perm.index(i) for i in range(len(perm))]
+    back = inverse(perm)
     for stop, way in reversed(stops):
         operands = [v if v is None or _rank_without_ones(dims(v)) <= kept else _turned(r, v, back) for v in stop.inputs]
         operands[way] = result
@@ -95,11 +96,10 @@ def transpose_before_merging(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if perm[-1] != kept or dims(x)[:kept] != dims(joined)[:kept] or len(dims(x)) <= len(perm):
         return None
     whole = [*perm[:-1], *range(kept, len(dims(x)))]
-    shape = tuple(dims(x)[i] for i in whole)
-    target, is_zero_size = reshape_operand(shape, dims(y))
+    target, is_zero_size = reshape_operand(permuted(dims(x), whole), dims(y))
     if target is None or is_zero_size:
         return None
-    moved = r.op("Transpose", x, like=x, shape=shape, perm=whole)
+    moved = r.transpose(x, whole)
     return r.op("Reshape", moved, r.const(target, np.int64), like=y)
 
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import KNOWN, attribute, axes_of, constant, dims, producer, scalar
+from jax2onnx.permutations import inverse
 
 LAST = RuleSet()
 
@@ -50,7 +51,7 @@ def reduce_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
         rows = r.op("Squeeze", x, r.const(range(len(kept), len(shape)), np.int64), like=x, shape=kept)
     elif columns <= FEW_COLUMNS and reduced == list(range(len(reduced))):
         perm = [*range(len(reduced), len(shape)), *reduced]
-        rows = r.op("Transpose", x, like=x, shape=[shape[i] for i in perm], perm=perm)
+        rows = r.transpose(x, perm)
         reduced = list(range(len(behind), len(shape)))
     else:
         return None
@@ -81,8 +82,7 @@ def take_column(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     if sum(_takes_single_columns(user, x) for user in x.consumers()) > 1:
         return _part(r, x, index, y)
-    perm = [axis, *range(axis)]
-    rows = r.op("Transpose", x, like=x, shape=[columns, *shape[:-1]], perm=perm)
+    rows = r.transpose(x, [axis, *range(axis)])
     return r.op("Gather", rows, index, like=y, axis=0)
 
 
@@ -142,7 +142,7 @@ def take_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
         indices = r.op("Expand", flat, r.const(wanted, np.int64), like=index, shape=wanted)
         found = r.op("GatherElements", x, indices, like=y, shape=wanted, axis=axis)
         return found if known.ndim == 1 else r.op("Reshape", found, r.const(dims(y), np.int64), like=y)
-    turned = r.op("Transpose", x, like=x, shape=[shape[-1], *rows], perm=[axis, *range(axis)])
+    turned = r.transpose(x, [axis, *range(axis)])
     columns = r.op("Gather", turned, index, like=y, shape=[*known.shape, *rows], axis=0)
     perm = [*range(known.ndim, known.ndim + axis), *range(known.ndim)]
     return r.op("Transpose", columns, like=y, perm=perm)
@@ -158,6 +158,6 @@ def move_to_the_end(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if axis >= len(shape) - 2 or likely_size(shape) < MANY:
         return None
     perm = [*(i for i in range(len(shape)) if i != axis), axis]
-    turned = r.op("Transpose", x, like=x, shape=[shape[i] for i in perm], perm=perm)
+    turned = r.transpose(x, perm)
     result = r.op(node.op_type, turned, like=turned, axis=-1)
-    return r.op("Transpose", result, like=y, perm=[perm.index(i) for i in range(len(shape))])
+    return r.op("Transpose", result, like=y, perm=inverse(perm))

@@ -32,6 +32,7 @@ from jax2onnx.graphs import all_nodes, bodies, output_positions, roots, use_inst
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.queries import as_shape, dims, used_values
 from jax2onnx.optimize.rule_sets import Rule, RuleSet, all_known, first, operators_around, some, together
+from jax2onnx.permutations import permuted
 
 __all__ = [
     "Rewriter",
@@ -259,6 +260,10 @@ class Rewriter:
         self._new.append(node)
         self._note_operator(op_type)
         return result
+
+    def transpose(self, x: ir.Value, perm: Sequence[int]) -> ir.Value:
+        """A Transpose of `x` before the node that is looked at."""
+        return self.op("Transpose", x, like=x, shape=permuted(dims(x), perm), perm=list(perm))
 
     def split(
         self, x: ir.Value, sizes: Sequence[int | str], axis: int, operand: ir.Value | None = None

@@ -20,8 +20,10 @@ from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.optimize import normalization
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
+from jax2onnx.optimize.layout import channels_first
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer
 from jax2onnx.optimize.simplify import RESHAPES
+from jax2onnx.permutations import inverse, permuted
 
 RULES = RuleSet()
 NATIVE = RuleSet()
@@ -123,9 +125,8 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
 def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value:
     """The normalization, without scale and bias. The sizes of the batch and of the positions need not be known."""
     x, groups, is_channels_first, _ = found
-    rank = len(dims(x))
-    first, last = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
-    batch, channels, *positions = shape = [dims(x)[i] for i in (range(rank) if is_channels_first else first)]
+    first = channels_first(len(dims(x)))
+    batch, channels, *positions = shape = list(dims(x) if is_channels_first else permuted(dims(x), first))
 
     def normalized(inner: ir.Value, op_type: str = "InstanceNormalization", **attributes: Any) -> ir.Value:
         count = dims(inner)[1]
@@ -137,7 +138,7 @@ def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value
         axis = r.const([1], np.int64)
         whole = normalized(r.op("Unsqueeze", x, axis, like=x, shape=[batch, 1, *dims(x)[1:]]))
         return r.op("Squeeze", whole, axis, like=x)
-    inner = x if is_channels_first else r.op("Transpose", x, like=x, shape=shape, perm=first)
+    inner = x if is_channels_first else r.transpose(x, first)
     if groups == channels:
         inner = normalized(inner)
     elif native:
@@ -153,7 +154,7 @@ def _emit(r: Rewriter, found: Grouped, epsilon: float, native: bool) -> ir.Value
             inner = r.op("Unsqueeze", inner, r.const([2], np.int64), like=x, shape=spread)
         inner = normalized(r.op("Reshape", inner, r.const(_kept(split), np.int64), like=x, shape=split))
         inner = r.op("Reshape", inner, whole, like=x, shape=shape, allowzero=allowzero)
-    return inner if is_channels_first else r.op("Transpose", inner, like=x, perm=last)
+    return inner if is_channels_first else r.op("Transpose", inner, like=x, perm=inverse(first))
 
 
 def _kept(shape: Sequence[int | str]) -> list[int]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import Dims, attribute, dims, only_user, producer, scalar
+from jax2onnx.permutations import permuted
 
 RULES = RuleSet()
 
@@ -59,7 +60,7 @@ def groups_of_rows_as_batches(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if order is None:
         return None
     axes = order.axes(last)
-    turned = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in axes], perm=axes)
+    turned = r.transpose(x, axes)
     y = node.outputs[0]
     result = r.op("MatMul", turned, b, like=y)
     return result if scaling is None else r.op(scaling.op_type, result, factor, like=y)
@@ -89,8 +90,8 @@ def groups_of_columns_as_batches(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     axes = order.axes(batches)
     swapped = [*range(batches), batches + 1, batches]
-    turned = r.op("Transpose", a, like=a, shape=[dims(a)[i] for i in swapped], perm=swapped)
-    result = r.op("MatMul", x, turned, like=value, shape=[dims(value)[i] for i in axes])
+    turned = r.transpose(a, swapped)
+    result = r.op("MatMul", x, turned, like=value, shape=permuted(dims(value), axes))
     return r.op("Transpose", result, like=node.outputs[0], perm=[axes.index(i) for i in attribute(node, "perm")])
 
 

@@ -17,7 +17,6 @@ from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import (
-    Dims,
     aligned_dims,
     attribute,
     axes_of,
@@ -30,6 +29,7 @@ from jax2onnx.optimize.queries import (
 )
 from jax2onnx.optimize.simplify import REDUCTIONS
 from jax2onnx.optimize.units import BINARY, UNARY
+from jax2onnx.permutations import inverse, permuted
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -56,14 +56,6 @@ def _movable(node: ir.Node) -> tuple[ir.Value, list[int]] | None:
     return found if found is not None and _can_pass(node, found[1], ()) else None
 
 
-def _inverse(perm: Sequence[int]) -> list[int]:
-    return [list(perm).index(i) for i in range(len(perm))]
-
-
-def _permuted(shape: Dims, perm: Sequence[int]) -> Dims:
-    return tuple(shape[i] for i in perm)
-
-
 def _moved(r: Rewriter, inner: ir.Value, perm: Sequence[int], like: ir.Value) -> ir.Value:
     return r.op("Transpose", inner, like=like, perm=list(perm))
 
@@ -88,7 +80,7 @@ def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     y = node.outputs[0]
     operands = [_turned_back(r, operand, perm) for operand in node.inputs]
-    inner = r.op(node.op_type, *operands, like=y, shape=_permuted(dims(y), _inverse(perm)))
+    inner = r.op(node.op_type, *operands, like=y, shape=permuted(dims(y), inverse(perm)))
     return _moved(r, inner, perm, y)
 
 
@@ -101,7 +93,7 @@ def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     y = node.outputs[0]
     parts = [_turned_back(r, part, perm) for part in node.inputs]
     axis = perm[attribute(node, "axis") % len(perm)]
-    return _moved(r, r.op("Concat", *parts, like=y, shape=_permuted(dims(y), _inverse(perm)), axis=axis), perm, y)
+    return _moved(r, r.op("Concat", *parts, like=y, shape=permuted(dims(y), inverse(perm)), axis=axis), perm, y)
 
 
 def _common_perm(node: ir.Node) -> list[int] | None:
@@ -118,7 +110,7 @@ def _common_perm(node: ir.Node) -> list[int] | None:
     if any(x in others for x, _ in found.values()):
         return None  # x + x.T would become the same again, for ever
     saved = sum(only_user(v) is node for v in found)
-    added = sum(not turns_of(v, _inverse(perm)) for v in others)
+    added = sum(not turns_of(v, inverse(perm)) for v in others)
     # Fewer, not as many: with three axes, a Transpose is its own inverse, and would go back and forth.
     return perm if added + _left_behind(node, perm) < saved else None
 
@@ -140,12 +132,12 @@ def _turned_back(r: Rewriter, operand: ir.Value | None, perm: Sequence[int]) -> 
     """An operand in the order of axes from before the Transpose."""
     if operand is None or not dims(operand) or scalar(operand) is not None:
         return operand
-    found, known, back = channels_last(operand), constant(operand), _inverse(perm)
+    found, known, back = channels_last(operand), constant(operand), inverse(perm)
     if found is not None:
         return found[0]
     shape = aligned_dims(operand, len(perm))
     if known is None:
-        return r.op("Transpose", operand, like=operand, shape=_permuted(shape, back), perm=back)
+        return r.op("Transpose", operand, like=operand, shape=permuted(shape, back), perm=back)
     turned = known.reshape([int(d) for d in shape]).transpose(back)
     while turned.ndim > known.ndim and len(turned) == 1:
         turned = turned[0]
@@ -182,7 +174,7 @@ def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     x, perm = found
     rank, y = len(perm), node.outputs[0]
-    back = _inverse(perm)
+    back = inverse(perm)
     moved = [pads[back[i]] for i in range(rank)] + [pads[rank + back[i]] for i in range(rank)]
     inner = r.op(
         "Pad",
@@ -190,7 +182,7 @@ def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
         r.const(moved, np.int64),
         *node.inputs[2:],
         like=y,
-        shape=_permuted(dims(y), back),
+        shape=permuted(dims(y), back),
         mode=attribute(node, "mode"),
     )
     return _moved(r, inner, perm, y)
@@ -209,7 +201,7 @@ def pad_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None:
     # With three axes, this would be the way that `move_past_pad` goes back.
     if x is None or rank < 4 or perm != channels_first(rank):
         return None
-    inner = r.op("Transpose", x, like=x, shape=_permuted(dims(x), perm), perm=perm)
+    inner = r.transpose(x, perm)
     moved = [pads[i] for i in perm] + [pads[rank + i] for i in perm]
     return r.op("Pad", inner, r.const(moved, np.int64), *pad.inputs[2:], like=y, mode=attribute(pad, "mode"))
 
@@ -224,7 +216,7 @@ def move_past_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, perm = found
     y = node.outputs[0]
     mapped = r.const([perm[a % len(perm)] for a in axes], np.int64)
-    shape = _permuted(dims(y), _inverse(perm))
+    shape = permuted(dims(y), inverse(perm))
     inner = r.op("Slice", x, *node.inputs[1:3], mapped, *node.inputs[4:], like=y, shape=shape)
     return _moved(r, inner, perm, y)
 
@@ -274,7 +266,7 @@ def transpose_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] |
     turned = [turns_of(part, back) for part in node.outputs]
     if x is None or not 3 <= len(back) <= 5 or sum(map(bool, turned)) <= max(1, len(turned) // 2):
         return None
-    moved, perm = _turned_back(r, x, _inverse(back)), _inverse(back)
+    moved, perm = _turned_back(r, x, inverse(back)), inverse(back)
     assert moved is not None
     for part, turns in zip(_split(r, node, moved, perm), turned, strict=True):
         for turn in turns:
@@ -297,9 +289,9 @@ def transpose_before_slices(r: Rewriter, node: ir.Node) -> ir.Value | None:
     back = channels_first(len(perm))
     parts = [u.outputs[0] for u in x.consumers() if u.op_type == "Slice" and turns_of(u.outputs[0], perm)]
     is_whole = len(parts) > 1 and sum(likely_size(dims(part)) for part in parts) >= likely_size(dims(x))
-    if perm not in (back, _inverse(back)) or not (is_whole or turns_of(x, perm)):
+    if perm not in (back, inverse(back)) or not (is_whole or turns_of(x, perm)):
         return None
-    moved = r.op("Transpose", x, like=x, shape=_permuted(dims(x), perm), perm=perm)
+    moved = r.transpose(x, perm)
     places = r.const([perm.index(a % len(perm)) for a in axes], np.int64)
     return r.op("Slice", moved, *cut.inputs[1:3], places, *cut.inputs[4:], like=y)
 
@@ -317,18 +309,18 @@ def _is_of_turned(value: ir.Value, perm: list[int], steps: int = 4) -> bool:
     node = producer(value, *UNARY, *BINARY, "Clip")
     if node is None or node.domain or only_user(value) is None or len(dims(value)) != len(perm) or not steps:
         return False
-    needed = [v for v in node.inputs if v is not None and not _follows(v, _inverse(perm), ())]
+    needed = [v for v in node.inputs if v is not None and not _follows(v, inverse(perm), ())]
     return bool(needed) and all(turns_of(v, perm) or _is_of_turned(v, perm, steps - 1) for v in needed)
 
 
 def _of_turned(r: Rewriter, value: ir.Value, perm: list[int]) -> ir.Value:
-    node, back = value.producer(), _inverse(perm)
+    node, back = value.producer(), inverse(perm)
     assert node is not None
     operands = [
         _turned_back(r, v, back) if v is None or _follows(v, back, ()) or turns_of(v, perm) else _of_turned(r, v, perm)
         for v in node.inputs
     ]
-    return r.op(node.op_type, *operands, like=value, shape=_permuted(dims(value), perm), **values_of(node))
+    return r.op(node.op_type, *operands, like=value, shape=permuted(dims(value), perm), **values_of(node))
 
 
 # ------------------------------------------------------------------------------------------------------- looking ahead
@@ -341,7 +333,7 @@ MOST_AHEAD = 64
 def _left_behind(node: ir.Node, perm: Sequence[int]) -> int:
     """How many more Transposes there are behind a node, if each of its results is transposed, and these Transposes are
     moved on as far as they go, or meet their inverse, or those of other operands."""
-    turned, passed, back = dict.fromkeys(node.outputs), {node}, _inverse(perm)
+    turned, passed, back = dict.fromkeys(node.outputs), {node}, inverse(perm)
     ahead, met = list(node.outputs), 0
     for value in ahead:  # which grows meanwhile
         for user in value.consumers():

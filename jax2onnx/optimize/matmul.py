@@ -44,10 +44,7 @@ def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     old = 1 + sum(source is not x for x, (source, _) in zip((b, a), turns, strict=True))
     if old <= sum(not _stays(perm) for perm in (outer, *(perm for _, perm in turns))):
         return None
-    operands = [
-        source if _stays(perm) else r.op("Transpose", source, like=x, shape=_swap(dims(x)), perm=perm)
-        for x, (source, perm) in zip((b, a), turns, strict=True)
-    ]
+    operands = [source if _stays(perm) else r.transpose(source, perm) for source, perm in turns]
     turned = r.op("MatMul", *operands, like=product, shape=_swap(shape))
     return turned if _stays(outer) else r.op("Transpose", turned, like=y, perm=outer)
 
@@ -82,7 +79,7 @@ def multiply_in_place(r: Rewriter, node: ir.Node) -> ir.Value | None:
     assert x is not None
     if x.const_value is not None:
         return None
-    axis, shape, (size, columns) = perm[-1], list(dims(x)), dims(w)
+    axis, shape, columns = perm[-1], list(dims(x)), dims(w)[-1]
     behind = shape[axis + 1 :]
     result = [*shape[:axis], columns, *behind]
     if not behind:
@@ -95,7 +92,7 @@ def multiply_in_place(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if w.const_value is None and likely_size(dims(w)) >= likely_size(shape):
             return None  # what is turned must become smaller: else, of two that are, each would turn the other
         flat = [*shape[: axis + 1], math.prod(int(d) for d in behind) if len(behind) > 1 else behind[0]]
-        left = r.op("Transpose", w, like=w, shape=[columns, size], perm=[1, 0])  # done while exporting, if w is known
+        left = r.transpose(w, [1, 0])  # done while exporting, if w is known
         if len(behind) > 1:
             x = r.op("Reshape", x, r.const(flat, np.int64), like=x, shape=flat)
         product = r.op("MatMul", left, x, like=x, shape=[*flat[:axis], columns, flat[-1]])

@@ -15,6 +15,7 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.layout import channels_first, channels_last, turns_of
 from jax2onnx.optimize.matmul import FEW_COLUMNS, LONGEST_WAY, PASSED
 from jax2onnx.optimize.queries import dims, only_user
+from jax2onnx.permutations import inverse, permuted
 
 RULES = RuleSet()
 
@@ -31,14 +32,13 @@ def multiply_by_convolution(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if end is None or (found is None and likely_size(dims(x)) > likely_size(dims(end))):
         return None  # it would be more to transpose
     perm = channels_first(len(dims(x)))
-    back = [perm.index(i) for i in range(len(perm))]
-    inner = found[0] if found is not None else r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
+    inner = found[0] if found is not None else r.transpose(x, perm)
     kernel_shape = [1] * (len(perm) - 2)
-    columns = r.op("Transpose", w, like=w, shape=dims(w)[::-1], perm=[1, 0])  # done while exporting, as what follows
+    columns = r.transpose(w, [1, 0])  # done while exporting, as what follows
     axes = r.const(range(2, len(perm)), np.int64)
     kernel = r.op("Unsqueeze", columns, axes, like=w, shape=[*dims(columns), *kernel_shape])
-    product = r.op("Conv", inner, kernel, like=y, shape=[dims(y)[i] for i in perm], kernel_shape=kernel_shape)
-    return r.op("Transpose", product, like=y, perm=back)
+    product = r.op("Conv", inner, kernel, like=y, shape=permuted(dims(y), perm), kernel_shape=kernel_shape)
+    return r.op("Transpose", product, like=y, perm=inverse(perm))
 
 
 def _is_of_pixels(node: ir.Node) -> bool:

@@ -10,6 +10,7 @@ from jax2onnx.optimize.layout import channels_last
 from jax2onnx.optimize.pixels import times
 from jax2onnx.optimize.queries import Dims, as_shape, attribute, axes_of, dims, only_user, producer
 from jax2onnx.optimize.simplify import REDUCTIONS, reshaped
+from jax2onnx.permutations import inverse, permuted
 
 RULES = RuleSet()
 
@@ -58,10 +59,10 @@ def pool_windows(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if windows is None or not (4 if found is None else 3) <= rank <= 5 or 0 in dims(x):
         return None
     image, perm = (x, list(range(rank))) if found is None else found
-    sizes = [windows[perm.index(i)] for i in range(rank)]
-    if sizes[:2] != [1, 1] or set(sizes) == {1}:
+    sizes = permuted(windows, inverse(perm))
+    if sizes[:2] != (1, 1) or set(sizes) == {1}:
         return None
-    shape = [dims(y)[perm.index(i)] for i in range(rank)]
+    shape = permuted(dims(y), inverse(perm))
     pooled = r.op(POOLS[node.op_type], image, like=y, shape=shape, kernel_shape=sizes[2:], strides=sizes[2:])
     return pooled if found is None else r.op("Transpose", pooled, like=y, perm=perm)
 

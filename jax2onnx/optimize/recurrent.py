@@ -230,7 +230,7 @@ def _projection(r: Rewriter, value: ir.Value) -> tuple[ir.Value, Array, list[Arr
             if x is None or tensor is None or len(tensor.shape) != 2:
                 return None
             for perm in reversed(perms):
-                x = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
+                x = r.transpose(x, perm)
             return x, tensor.numpy, offsets
 
 

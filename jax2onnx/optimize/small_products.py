@@ -62,8 +62,7 @@ def multiply_small_matrices(r: Rewriter, node: ir.Node) -> ir.Value | None:
     total = r.op(reduce, product, r.const([axis], np.int64), like=y, shape=[i, j, *batch], keepdims=keepdims)
     size = _size(i, j)
     columns = r.op("Reshape", total, r.const([size, -1], np.int64), like=y, shape=[size, count])
-    rows = r.op("Transpose", columns, like=y, shape=[count, size], perm=[1, 0])
-    return reshaped(r, rows, y)
+    return reshaped(r, r.transpose(columns, [1, 0]), y)
 
 
 def _is_small(*sizes: int | str) -> bool:
@@ -97,7 +96,7 @@ def _matrix_axes_first(r: Rewriter, x: ir.Value) -> tuple[ir.Value, bool]:
     source = turn.inputs[0] if turn is not None and is_turned else x
     assert source is not None
     perm = [last - 1, last, *range(last - 1)]
-    return r.op("Transpose", source, like=x, shape=[dims(source)[axis] for axis in perm], perm=perm), is_turned
+    return r.transpose(source, perm), is_turned
 
 
 def _before_turning_back(x: ir.Value) -> ir.Value | None:

@@ -54,7 +54,7 @@ def maximum_of_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None
         perm = list(attribute(other, "perm")) if other.op_type == "Transpose" else []
         if perm == [0, *range(2, rank), 1] or [axis for axis in perm if axis in kept] != order:
             continue
-        turned = r.op("Transpose", x, like=x, shape=[dims(x)[axis] for axis in perm], perm=perm)
+        turned = r.transpose(x, perm)
         places = [i for i, axis in enumerate(perm) if axis in gone]
         is_attribute = attribute(reduce, "axes") is not None
         operands = [turned] if is_attribute else [turned, r.const(places, np.int64)]

@@ -48,7 +48,7 @@ def turn_twice(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     halfway = [a for i in first for a in groups[i]]
     halfway += [a for a in range(len(shape)) if a not in halfway]  # axes of size 1 go last, where they do not matter
-    turned = r.op("Transpose", x, like=x, shape=[shape[a] for a in halfway], perm=halfway)
+    turned = r.transpose(x, halfway)
     return r.op("Transpose", turned, like=y, perm=[halfway.index(a) for a in perm])
 
 

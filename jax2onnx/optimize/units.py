@@ -77,7 +77,7 @@ def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     perm = [i if d == 1 else next(moved) for i, d in enumerate(dims(x))]
     inner = x
     if perm != sorted(perm):
-        inner = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in perm], perm=perm)
+        inner = r.transpose(x, perm)
     return reshaped(r, inner, y)
 
 

@@ -28,6 +28,7 @@ from jax2onnx.optimize.queries import (
     splat,
 )
 from jax2onnx.optimize.simplify import RESHAPES, reshaped
+from jax2onnx.permutations import inverse
 
 RULES = RuleSet()
 
@@ -65,10 +66,10 @@ def repeat_by_resizing(r: Rewriter, node: ir.Node) -> ir.Value | None:
         result = _resized(r, found.x, factors) if min(factors[2:], default=1) > 1 else None
         return reshaped(r, result, y) if result is not None else None
     x, perm = turned
-    result = _resized(r, x, found.along([perm.index(i) for i in range(len(perm))]))
+    result = _resized(r, x, found.along(inverse(perm)))
     if result is None:
         return None
-    return reshaped(r, r.op("Transpose", result, like=y, shape=[dims(result)[i] for i in perm], perm=perm), y)
+    return reshaped(r, r.transpose(result, perm), y)
 
 
 @RULES.rewrites("Transpose", given=first("Gather", "Reshape"))
@@ -81,7 +82,7 @@ def transpose_before_resizing(r: Rewriter, node: ir.Node) -> ir.Value | None:
     found = _repeated_before(last) if last is not None else None
     if found is None or dims(repeated) != _grown(found.x, found.along(range(len(dims(found.x))))):
         return None
-    moved = r.op("Transpose", found.x, like=found.x, shape=[dims(found.x)[i] for i in perm], perm=perm)
+    moved = r.transpose(found.x, perm)
     return _resized(r, moved, found.along(perm))
 
 

@@ -19,6 +19,7 @@ from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter
 from jax2onnx.optimize.queries import Dims, as_shape, attribute, dims, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES, can_be_reshaped, reshaped
+from jax2onnx.permutations import inverse, permuted
 
 VIEWS = ("Transpose", "Expand", *RESHAPES)
 
@@ -65,7 +66,7 @@ def before(view: View, *, repeats: bool) -> View | None:
         return None
     if node.op_type == "Transpose":
         perm = list(attribute(node, "perm"))
-        return view._replace(value=x, axes=[view.axes[perm.index(i)] for i in range(len(perm))])
+        return view._replace(value=x, axes=list(permuted(view.axes, inverse(perm))))
     if node.op_type == "Expand":
         axes = view.axes[len(view.axes) - len(dims(x)) :]
         kept = [axis if size != 1 else [] for axis, size in zip(axes, dims(x), strict=True)]
@@ -203,7 +204,7 @@ def arranged(r: Rewriter, view: View, wanted: Axes) -> ir.Value | None:
         return None
     x = _reshaped(r, view.value, steps.apart)
     if steps.order != sorted(steps.order):
-        x = r.op("Transpose", x, like=x, shape=[dims(x)[i] for i in steps.order], perm=steps.order)
+        x = r.transpose(x, steps.order)
     x = _reshaped(r, x, wanted)
     for factor in reversed(view.factors):
         x = r.op(factor.op_type, x, r.const(scalar(factor.inputs[1])), like=x)
