@@ -49,7 +49,7 @@ def final_names(
                 raise InputError(f"{name!r} cannot be the name of an input or output: give a string that is not empty.")
             if name in taken and is_given:
                 raise InputError(f"The name {name!r} is used twice among the model's inputs and outputs.")
-            while name in taken or ((not is_given and name in (given_inputs or ())) or name in taken):
+            while name in taken:
                 name += "_"
             group[i] = name
             taken.add(name)

@@ -19,6 +19,7 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.shape import pad
 from jax2onnx.padding import auto_pad, is_known, without_needless
+from jax2onnx.permutations import inverse, permuted
 
 
 @lowers(lax.conv_general_dilated_p)
@@ -39,7 +40,7 @@ def conv_general_dilated(
     """Bring both operands into ONNX's layout (batch, features, space), convolve, and put the axes back."""
     aval = g.avals_out[0]
     lhs_spec, rhs_spec, out_spec = dimension_numbers
-    shape = tuple(aval.shape[i] for i in out_spec)
+    shape = permuted(aval.shape, out_spec)
     compute = np.promote_types(np.promote_types(lhs.dtype, rhs.dtype), aval.dtype)
     x = g.transpose(g.cast(lhs, compute), lhs_spec)
     kernel = g.transpose(g.cast(rhs, compute), rhs_spec)
@@ -62,8 +63,7 @@ def conv_general_dilated(
         y = _conv(g, x, kernel, window_strides, padding, lhs_dilation, rhs_dilation, groups, shape)
     if spatial == 0:
         y = g.squeeze(y, [2])
-    inverse = [out_spec.index(i) for i in range(len(out_spec))]
-    return g.cast(g.transpose(y, inverse), aval.dtype)
+    return g.cast(g.transpose(y, inverse(out_spec)), aval.dtype)
 
 
 def _is_empty(shape: Sequence[Any]) -> bool:
