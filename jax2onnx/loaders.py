@@ -83,7 +83,7 @@ class _Names:
 
 
 def _plain(name: str) -> str:
-    """A name as it is compared. (That an array is the `value` of a variable says nothing, as in `names.py`.)"""
+    """A name as it is compared. (That an array is the `value` of a variable says nothing, as in `paths.py`.)"""
     return name.replace(".", "/").removesuffix("/value")
 
 

@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr
 from jax2onnx.dimensions import is_static
 from jax2onnx.errors import InputError
 from jax2onnx.inconclusive import Inconclusive, explain, is_about_dimensions, users_line
-from jax2onnx.names import tree_paths
+from jax2onnx.paths import tree_paths
 
 log = logging.getLogger("jax2onnx")
 

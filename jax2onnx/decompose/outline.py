@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from jax2onnx import compat
 from jax2onnx.functions import Marked
-from jax2onnx.names import scope_parts
+from jax2onnx.paths import scope_parts
 
 NAMESPACE = "modules"
 MIN_EQUATIONS = 2

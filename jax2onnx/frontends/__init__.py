@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jax2onnx.names import tree_paths
+from jax2onnx.paths import tree_paths
 
 
 class Source(NamedTuple):

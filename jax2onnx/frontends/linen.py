@@ -10,7 +10,7 @@ from flax import linen
 
 from jax2onnx.errors import InputError
 from jax2onnx.frontends import Source
-from jax2onnx.names import tree_paths
+from jax2onnx.paths import tree_paths
 
 
 def source_of(target: Any) -> Source | None:

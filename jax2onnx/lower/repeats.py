@@ -13,7 +13,7 @@ from jax2onnx.decompose.repeats import repeated_p
 from jax2onnx.graphs import bodies
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
-from jax2onnx.names import scope_parts
+from jax2onnx.paths import scope_parts
 
 
 class Template(NamedTuple):

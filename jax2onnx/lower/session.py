@@ -24,8 +24,8 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import onnx_shape
 from jax2onnx.lower.dtypes import tensor_type
 from jax2onnx.lower.registry import Rule
-from jax2onnx.names import scope_parts
 from jax2onnx.naming import NAME, array_key
+from jax2onnx.paths import scope_parts
 from jax2onnx.permutations import inverse
 from jax2onnx.streaming import from_devices, is_elsewhere
 

@@ -1,4 +1,4 @@
-"""Names: of the leaves of pytrees, `params/encoder/kernel`, and of the scopes of a program."""
+"""Paths: of the leaves of pytrees, `params/encoder/kernel`, and of the named scopes of a program."""
 
 from __future__ import annotations
 
