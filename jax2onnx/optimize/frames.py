@@ -83,7 +83,7 @@ def _is_behind(value: ir.Value, node: ir.Node) -> bool:
 
 def _operand(r: Rewriter | None, value: ir.Value | None, rank: int, split: _Split) -> ir.Value | None:
     """An operand for what is not split instead of for what is, if there is one; without `r`, any value says so."""
-    if value is None or not dims(value) or scalar(value) is not None:
+    if value is None or not dims(value) or (scalar(value) is not None and len(dims(value)) <= len(dims(split.x))):
         return value or split.x
     found, known, join = _split(value), constant(value), _join(value, split)
     if found is not None:

@@ -21,6 +21,7 @@ from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.fold import SMALL
 from jax2onnx.optimize.queries import Dims, aligned_dims, attribute, axes_of, constant, dims, has_many
+from jax2onnx.optimize.signs import has_no_sign
 from jax2onnx.optimize.units import BINARY
 
 LAST = RuleSet()
@@ -148,5 +149,6 @@ def add_up_slices(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if likely_size(shape[:axis]) < MANY_SUMS:
         return None
     slices = r.split(x, [1] * count, axis)
-    total = r.op("Sum", *slices, like=y, shape=[1 if i == axis else d for i, d in enumerate(shape)])
+    start = [] if has_no_sign(x) else [r.const(np.zeros((), x.dtype.numpy()))]  # the sum of any number of -0.0 is 0.0
+    total = r.op("Sum", *slices, *start, like=y, shape=[1 if i == axis else d for i, d in enumerate(shape)])
     return total if attribute(node, "keepdims", 1) else r.op("Squeeze", total, r.const([axis], np.int64), like=y)

@@ -86,6 +86,12 @@ def test_what_differs_from_frame_to_frame():
     assert counts(lambda x: jax.vmap(network)(x) * factors, film)["Transpose"] == 2
 
 
+def test_numbers_with_as_many_axes_as_films():
+    film, number = array(2, 3, 5, 6, 4), np.full((1, 1, 1, 1, 1), 2, np.float32)
+    found = counts(lambda x: jax.vmap(lambda x: conv(x, KERNEL))(jax.vmap(network)(x) * number + number), film)
+    assert found["Transpose"] == 2
+
+
 def test_frames_that_are_used_otherwise_stay():
     def fn(x):
         y = jax.vmap(lambda x: conv(x, KERNEL))(x)

@@ -121,6 +121,7 @@ def test_sums_of_few_for_many(shape: tuple[int, ...], axis: int, dtype: Any) -> 
     model = check(lambda x: (x.sum(axis), x.sum(axis, keepdims=True)), x, rtol=1e-6)
     assert "ReduceSum" not in {n.op_type for n in model.graph.node}
     check(lambda x: x.sum(axis), x[:50], dims=[("N", *shape[1:])], rtol=1e-6)
+    check(lambda x: x.sum(axis), np.full_like(x, -0.0), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((100, 8, 2), 1), ((2000, 9, 2), 1), ((2000, 8, 64), 1), ((2000, 8), 1)])
