@@ -196,6 +196,7 @@ def optimize(
         layout.transpose_operands,
         small_products.multiply_small_matrices,
         moves.cut_what_is_cut_anyway,
+        masked_attention.recognise_masked_attention,
     )
     if any(counts[rule.__name__] for rule in repeating):
         counts["share_equal_nodes"] += share_equal_nodes(model)

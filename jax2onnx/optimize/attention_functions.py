@@ -65,10 +65,8 @@ class Call:
         return sizes["batch"], sizes["heads"], sizes["queries"], sizes["keys"]
 
     def is_safe(self) -> bool:
-        """Is the operator right whatever its operands are, and does it take them as they are?"""
-        if self.is_masked or self.asks_rows or not self.found.has_known_sizes() or self.bias is None:
-            return False
-        return dims(self.bias)[-2:] == self.shape()[2:]
+        """Is the operator right whatever its operands are?"""
+        return not self.is_masked and not self.asks_rows and self.found.has_known_sizes() and self.bias is not None
 
     def pays_off(self, operands: Sequence[ir.Value]) -> bool:
         """Does it take no longer to ask than the operator saves?"""

@@ -25,7 +25,7 @@ from jax2onnx.optimize.attended import ENDS, Attended, attended
 from jax2onnx.optimize.attention import put_back, side_by_side
 from jax2onnx.optimize.attention_functions import LARGEST_FILL, Call, function_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet
-from jax2onnx.optimize.queries import aligned_dims, attribute, constant, dims, producer, scalar
+from jax2onnx.optimize.queries import Dims, aligned_dims, attribute, constant, dims, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES
 from jax2onnx.optimize.views import Axes, View, all_atoms, arranged, atoms
 
@@ -52,6 +52,7 @@ def recognise_masked_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if not call.pays_off(operands):
         return None
     if call.is_safe():
+        operands[3] = _with_lengths(r, operands[3], call.shape()[2:])
         result = r.op("Attention", *operands, like=y, shape=found.shape(), **found.attributes())
     else:
         function = function_of(r, call, operands)
@@ -116,6 +117,15 @@ def _operand(r: Rewriter, found: Attended, view: View) -> ir.Value | None:
     if not wanted[0] and not wanted[1]:
         wanted = wanted[2:]
     return arranged(r, view._replace(value=_without_scores(r, found, value)), wanted)
+
+
+def _with_lengths(r: Rewriter, bias: ir.Value, lengths: Dims) -> ir.Value:
+    """A bias with both lengths, which are known, as the operator wants it."""
+    shape = dims(bias)
+    if shape[-2:] == lengths:
+        return bias
+    wanted = (*shape[:-2], *lengths)
+    return r.op("Expand", bias, r.const(wanted, np.int64), like=bias, shape=wanted)
 
 
 def _without_scores(r: Rewriter, found: Attended, mask: ir.Value) -> ir.Value:

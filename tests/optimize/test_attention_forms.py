@@ -112,6 +112,23 @@ def test_bias_of_padding(dtype):
     assert "Attention" in ops(check_all(fn, (Q, mask), (HARD, mask)))
 
 
+def test_bias_of_padding_for_all_queries():
+    """It is expanded to both lengths, once for all layers."""
+
+    def fn(x, mask):
+        bias = (1.0 - mask[:, None, None].astype(jnp.float32)) * -10000.0
+        for _ in range(2):
+            q = x.reshape(B, T, H, D)
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, q) + bias
+            x = x + jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), q).reshape(B, T, H * D)
+        return x
+
+    mask = np.ones((B, T), np.int32)
+    mask[0, 3:] = mask[1] = 0
+    model = check_all(fn, *((x.reshape(B, T, H * D), mask) for x in (Q, HARD)))
+    assert ops(model).count("Attention") == 2 and ops(model).count("Expand") == 1
+
+
 def test_several_biases():
     def fn(q, bias, padding):
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, KEYS) + bias + jnp.where(padding, 0, -1e9)
