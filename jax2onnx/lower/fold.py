@@ -33,6 +33,20 @@ def _select_n(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return np.take_along_axis(np.stack(cases), index.clip(0, len(cases) - 1)[None], 0)[0]
 
 
+def _max(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    found = np.maximum(x, y)  # of zeros of both signs, either
+    return found if x.dtype.kind in "biu" else np.where((x == 0) & (y == 0), x + y, found)
+
+
+def _min(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    found = np.minimum(x, y)
+    return found if x.dtype.kind in "biu" else np.where((x == 0) & (y == 0), -(-x + -y), found)
+
+
+def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return _min(_max(x, low), high)
+
+
 def _broadcast(x: np.ndarray, *, shape: Any, broadcast_dimensions: Any, **_: Any) -> np.ndarray:
     expanded = [1] * len(shape)
     for size, axis in zip(x.shape, broadcast_dimensions, strict=True):
@@ -49,6 +63,15 @@ def _reshape(x: np.ndarray, *, new_sizes: Any, dimensions: Any = None, **_: Any)
     return (x if dimensions is None else np.transpose(x, dimensions)).reshape(new_sizes)
 
 
+def _slice(x: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any = None, **_: Any) -> np.ndarray:
+    bounds = zip(start_indices, limit_indices, strides or [None] * x.ndim, strict=True)
+    return x[tuple(slice(*bound) for bound in bounds)]
+
+
+def _split(x: np.ndarray, *, sizes: Any, axis: int, **_: Any) -> list[np.ndarray]:
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
+
+
 def _plain(fn: Any) -> Callable:
     return lambda *xs, **_: fn(*xs)
 
@@ -60,8 +83,8 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
             lax.add_p: np.add,
             lax.sub_p: np.subtract,
             lax.mul_p: np.multiply,
-            lax.max_p: np.maximum,
-            lax.min_p: np.minimum,
+            lax.max_p: _max,
+            lax.min_p: _min,
             lax.neg_p: np.negative,
             lax.lt_p: np.less,
             lax.le_p: np.less_equal,
@@ -86,6 +109,13 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
     lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
 }
 
+PARTS: dict[Any, Callable[..., Any]] = {
+    lax.slice_p: _slice,
+    lax.split_p: _split,
+    lax.rev_p: lambda x, *, dimensions, **_: np.flip(x, dimensions),
+}
+"""The same, of which large indices are left to the model: their parts would be stored beside them."""
+
 FLOATS = (np.float32, np.float64)
 INDICES = (np.int32, np.int64, np.bool_)
 
@@ -95,8 +125,18 @@ NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
     lax.rsqrt_p: _plain(lambda x: 1 / np.sqrt(x)),
     lax.square_p: _plain(np.square),
     lax.abs_p: _plain(np.abs),
+    lax.floor_p: _plain(np.floor),
+    lax.ceil_p: _plain(np.ceil),
+    lax.clamp_p: _plain(_clamp),
 }
 """The same, correctly rounded (or nearly) only in NumPy's own floating-point types."""
+
+NUMPY_ON_INTEGERS: dict[Any, Callable[..., np.ndarray]] = {
+    lax.abs_p: _plain(np.abs),
+    lax.sign_p: _plain(np.sign),
+    lax.clamp_p: _plain(_clamp),
+}
+"""The same in NumPy's own integers."""
 
 
 def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
@@ -116,12 +156,11 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
         return None
     if not _ends_soon(eqn):
         return None
-    numpy_rule = NUMPY.get(eqn.primitive)
-    if numpy_rule is None and all(a is not None and a.dtype in FLOATS for a in arrays):
-        numpy_rule = NUMPY_ON_FLOATS.get(eqn.primitive)
+    numpy_rule = _numpy_rule(eqn.primitive, arrays)
     if numpy_rule is not None and not any(a.dtype.hasobject for a in arrays if a is not None):
         with np.errstate(all="ignore"):
-            results = [numpy_rule(*arrays, **eqn.params)]
+            result = numpy_rule(*arrays, **eqn.params)
+        results = result if isinstance(result, list) else [result]
     elif eqn.primitive is lax.convert_element_type_p and _is_exact(arrays[0], eqn.params["new_dtype"]):
         results = [arrays[0].astype(eqn.params["new_dtype"])]  # type: ignore[union-attr]
     else:
@@ -129,9 +168,22 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     return [np.asarray(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
 
 
+def _numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | None:
+    """What computes an equation of these operands in NumPy, to the bit as JAX does."""
+    rule = NUMPY.get(primitive) or PARTS.get(primitive)
+    if rule is None and all(a.dtype in FLOATS for a in arrays):
+        return NUMPY_ON_FLOATS.get(primitive)
+    if rule is None and all(a.dtype.kind in "iu" for a in arrays):
+        return NUMPY_ON_INTEGERS.get(primitive)
+    return rule
+
+
 def _is_exact(array: np.ndarray | None, to: Any) -> bool:
-    """Does NumPy convert an array as JAX does? Not floats to integers, nor floats to types that it does not know."""
+    """Does NumPy convert an array as JAX does? Not floats to types that it does not know, nor to integers that they are
+    too large for, or might be."""
     assert array is not None
+    if array.dtype in FLOATS and to in INDICES[:2]:
+        return bool(np.all(np.abs(array) < 2**31))  # not of NaN
     return array.dtype.kind in "biu" or (array.dtype in FLOATS and to in FLOATS)
 
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax2onnx import compat
 from tests.helpers import check
 
 FLOATS = np.float32([1.5, -0.0, np.nan, -3.25, 1e-30, 3e38])
@@ -26,6 +27,25 @@ def test_known_operands_of_what_numpy_computes():
         chosen = lax.select_n(mask, a, b), lax.select_n(m[0], b[:3], a[:3], -a[3:]), lax.select_n(mask[0], a, b)
         pairs = [f(a, b) for f in (lax.max, lax.min, lax.add, lax.mul, lax.eq, lax.lt, lax.div)]
         return moved, chosen, pairs, [~mask, -a, small * small, lax.max(small, -small), lax.abs(a), lax.square(a)], x
+
+    check(fn, np.float32(1))
+
+
+def test_what_numpy_computes_of_known_operands_is_what_jax_computes(monkeypatch):
+    monkeypatch.setattr(compat.evaluation, "evaluate_equation", None)  # which compiles it
+
+    def fn(x):
+        a, zeros = jnp.asarray(FLOATS), jnp.float32([0.0, -0.0, -0.0])
+        ints, bytes_ = jnp.asarray(INTS), jnp.uint8([0, 255, 7])
+        m = jnp.arange(24).reshape(2, 3, 4)
+        parts = lax.slice(m, (0, 1, 0), (2, 3, 4), (1, 1, 2)), lax.split(m, (1, 3), 2), lax.rev(m, (0, 2)), a[1:4]
+        signs = lax.abs(ints), lax.sign(ints), lax.sign(bytes_)
+        within = lax.clamp(jnp.float32(-2), a, jnp.float32(2)), lax.clamp(jnp.int32(-7), ints, jnp.int32(7))
+        rounded = lax.floor(a), lax.ceil(a)
+        extremes = [f(zeros, zeros[::-1]) for f in (lax.max, lax.min)]
+        of_zeros = 1 / extremes[0], 1 / extremes[1], 1 / lax.clamp(zeros[::-1], zeros, zeros + 1)
+        whole = jnp.float32([-2.75, 2147483520.0, -0.0]).astype(jnp.int32)
+        return parts, signs, within, rounded, extremes, of_zeros, whole, x
 
     check(fn, np.float32(1))
 
