@@ -129,6 +129,15 @@ def test_bias_of_padding_for_all_queries():
     assert ops(model).count("Attention") == 2 and ops(model).count("Expand") == 1
 
 
+@pytest.mark.parametrize("fill", [-1e9, -100.0])
+def test_bias_of_padding_that_is_never_too_low(fill):
+    def fn(q, there):
+        return biased(q, jnp.where(there, 0.0, fill)[:, None, None, :])
+
+    masks = [np.arange(T) < np.array([[5], [T]]), np.zeros((B, T), bool)]
+    check_all(fn, *((q, mask) for q in (Q, HARD) for mask in masks))
+
+
 def test_several_biases():
     def fn(q, bias, padding):
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, KEYS) + bias + jnp.where(padding, 0, -1e9)
