@@ -15,7 +15,10 @@ __all__ = ["Inconclusive", "explain", "is_about_dimensions", "users_line"]
 
 _COMPARISON = re.compile(r"comparison '(.+)' (<=|>=|<|>) '(.+)' is inconclusive")
 _REMAINDER = re.compile(r"remainder (.+) should be 0")
-_CONSTANT = re.compile(r"dimension '.+' used in a context that requires a constant|with non-constant arguments")
+_CONSTANT = re.compile(
+    r"dimension '.+' used in a context that requires a constant|with non-constant arguments|of non-constant size"
+    r"|a sequence of \(low, high\) pairs, got"
+)
 _QUOTIENT = re.compile(r"\b(floordiv|mod)\(")
 _CUT_OFF = re.compile(r"\b(min|max)\((?:(\d+), ([^(),]+)|([^(),]+), (\d+))\)")
 _PADS = "(low, high)"  # how JAX says what it wants, not what it got
@@ -32,7 +35,7 @@ _OWN_FOLDER = os.path.dirname(__file__) + os.sep
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes its messages for terminals
 
 
-def is_about_dimensions(error: TypeError | ValueError, *, some_are_symbolic: bool) -> bool:
+def is_about_dimensions(error: Exception, *, some_are_symbolic: bool) -> bool:
     """Whether a symbolic dimension was used as an int, as in `range(x.shape[0])`, or may be larger than a table, or
     whether shapes do not fit only because of one."""
     text = str(error)  # JAX's class is not public, and Python says no more
@@ -115,15 +118,15 @@ def _advice(reason: str) -> str:
             'you have in mind, give both the same name, or write the size of the input as a multiple, such as "32*H" '
             'if it is halved five times, or say what you know, as in constraints=["S == T"].'
         )
-    if _CONSTANT.search(reason) or "_DimExpr" in reason:
-        return (
-            "The function needs a number there (as range, int and NumPy do): give the dimension a fixed size, or "
-            "compute with it in jax.numpy and jax.lax."
-        )
     if _QUOTIENT.search(reason):
         return (
             "The function needs a number there: give the dimension a fixed size, or write it as a multiple, such as "
             '"2*H", so that what is divided leaves no remainder.'
+        )
+    if _CONSTANT.search(reason) or "_DimExpr" in reason:
+        return (
+            "The function needs a number there (as range, int and NumPy do): give the dimension a fixed size, or "
+            "compute with it in jax.numpy and jax.lax."
         )
     return 'Say what you know about the sizes, as in constraints=["T >= 2", "B % 8 == 0"].'
 

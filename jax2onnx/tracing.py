@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from jax2onnx import valueless
 from jax2onnx.dimensions import is_static
 from jax2onnx.errors import InputError
 from jax2onnx.inconclusive import Inconclusive, explain, is_about_dimensions, users_line
@@ -37,6 +38,13 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     Keyword arguments that `fn` cannot take as traced values (it branches on them, say) are baked in.
     """
     _check_arity(fn, args, kwargs)
+    try:
+        return _trace_or_bake(fn, args, kwargs)
+    except valueless.NEEDS_A_VALUE as error:
+        raise InputError(valueless.explain(error)) from error
+
+
+def _trace_or_bake(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
     traced = {name: value for name, value in kwargs.items() if _can_be_input(value)}
     baked = {name: value for name, value in kwargs.items() if name not in traced}
     try:
@@ -76,7 +84,7 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         jaxpr, out_shape = jax.make_jaxpr(flat_fn, return_shape=True)(*specs)
     except Inconclusive as error:
         raise InputError(explain(error, users_line(error))) from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         some_are_symbolic = not is_static(d for spec in jax.tree.leaves(specs) for d in spec.shape)
         if not is_about_dimensions(error, some_are_symbolic=some_are_symbolic):
             raise

@@ -201,9 +201,15 @@ def accumulated(x):
 
 
 PER_HEAD = floats(3, 4, 5)
+
+
+def add_up(total, row):
+    return total + jnp.tanh(total) * row, total
+
+
 NOT_EMPTY = {
-    "steps": (lambda x: lax.scan(lambda h, row: (h + row, h), jnp.zeros(4), x), "f32[T,4]", ["T >= 1"]),
-    "every other step": (lambda x: lax.map(jnp.sum, x[::2]), "f32[T,4]", ["floordiv(T + 1, 2) >= 1"]),
+    "steps": (lambda x: lax.scan(add_up, jnp.zeros(4), x), "f32[T,4]", ["T >= 1"]),
+    "every other step": (lambda x: lax.scan(add_up, jnp.zeros(4), x[::2]), "f32[T,4]", ["floordiv(T + 1, 2) >= 1"]),
     "a step more": (lambda x: lax.map(jnp.sum, jnp.pad(x, ((0, 1), (0, 0)))), "f32[T,4]", []),
     "sums in batches": (lambda x: jnp.einsum("btd,bte->bde", x, x + 1), "f32[B,T,4]", ["T >= 1"]),
     "a matrix for each head": (lambda x: jnp.einsum("bhd,hde->bhe", x, PER_HEAD), "f32[B,3,4]", ["B >= 1"]),
@@ -293,3 +299,9 @@ def test_the_line_is_neither_a_librarys_nor_pythons():
 def test_sizes_that_are_different(shapes):
     with pytest.raises(TypeError, match="incompatible shapes"):  # no constraint would help
         jax2onnx.to_onnx(lambda x, y: x + y, list(shapes))
+
+
+@pytest.mark.parametrize("fn", [lambda x: lax.associative_scan(jnp.add, x), lambda x: jax.scipy.signal.convolve(x, x)])
+def test_functions_of_jax_that_need_a_fixed_size(fn):
+    message = message_of(fn, "f32[T]")
+    assert "test_errors.py:" in message and "give the dimension a fixed size" in message
