@@ -179,7 +179,7 @@ def optimize(
         counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
     if "Softmax" in operators:  # now that it is known which queries are needed
         masked = masked_attention.RULES
-        counts.update(Rewriter(model, [masked, attention.RULES, *TIDY]).run(start=masked.by_op))
+        counts.update(Rewriter(model, [masked, attention.RULES, detours.RULES, *TIDY]).run(start=masked.by_op))
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
     rewriter = Rewriter(model, [*LAST, *([] if normalization_mode == "force_decomposed" else [batch_norm.LAST])])
     counts.update(rewriter.run())

@@ -138,6 +138,18 @@ def test_bias_of_padding_that_is_never_too_low(fill):
     check_all(fn, *((q, mask) for q in (Q, HARD) for mask in masks))
 
 
+def test_bias_with_queries_keys_and_values_in_one():
+    """They are cut out of what was projected, as they are without a bias."""
+    weights, bias = normal(H * D, 3 * H * D) / (H * D), normal(H, T, T)  # so that rounding is not magnified
+
+    def fn(x):
+        q, k, v = (x @ weights).reshape(B, T, 3, H, D).transpose(2, 0, 3, 1, 4)
+        return (jax.nn.softmax(q @ k.swapaxes(-1, -2) + bias, -1) @ v).swapaxes(1, 2).reshape(B, T, H * D)
+
+    found = ops(check_all(fn, *((x.reshape(B, T, H * D),) for x in (Q, HARD))))
+    assert found.count("Attention") == 1 and not {"Gather", "Reshape"} & set(found)
+
+
 def test_several_biases():
     def fn(q, bias, padding):
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, KEYS) + bias + jnp.where(padding, 0, -1e9)
