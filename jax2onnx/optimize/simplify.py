@@ -187,7 +187,9 @@ def _can_keep_axes(x: ir.Value, wanted: tuple, shape: tuple) -> bool:
     if node is None or dims(x) != shape:
         return False
     if node.op_type in POINTWISE:
-        return len(x.uses()) == 1 and all(v is not None and _can_keep_axes(v, wanted, shape) for v in node.inputs)
+        if len(x.uses()) != 1 or all(scalar(v) is not None for v in node.inputs):  # numbers have no axes to keep
+            return False
+        return all(v is not None and _can_keep_axes(v, wanted, shape) for v in node.inputs)
     axes, source = axes_of(node), node.inputs[0]
     if attribute(node, "keepdims", 1) != 0 or axes is None or source is None:
         return False

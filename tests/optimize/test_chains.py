@@ -65,6 +65,11 @@ def test_axes_of_size_1_between_transposes() -> None:
     assert [node.op_type for node in check(fn, X).graph.node] == ["Reshape", "Transpose"]
 
 
+def test_arithmetic_on_numbers_has_no_axes_to_keep() -> None:
+    """A quotient of two numbers that are found out late is a number; as an array it was invalid, and came and went."""
+    check(lambda x: jnp.argsort(x.reshape(1, 4, 2), axis=0) // 3, X)
+
+
 MANY: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "outputs that are replaced": (lambda x: [x[i] for i in range(len(x))], lambda n: np.ones((n, 2), np.float32)),
     "outputs that are written out": (lambda x: [jnp.log1p(v) for v in x], lambda n: [X] * n),
