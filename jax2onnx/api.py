@@ -157,7 +157,8 @@ def to_onnx(
             source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs
             specs = arguments if weights is None else arguments[1:]
         program = trace(source.fn, arguments, input_params or {})
-        count = 0 if weights is None or weights_as_inputs else len(jax.tree.leaves(weights))
+        inside = weights is not None and not weights_as_inputs
+        count = len(jax.tree.leaves(weights)) if inside else 0
         baked = bake(weights, program.input_names[:count], load_weight) if count else []
         names = final_names(program.input_names[count:], input_names, program.output_names, output_names)
     with compat.evaluation.x64(wide), jax.disable_jit(False), compat.evaluation.lenient():
@@ -199,13 +200,15 @@ def to_onnx(
         store_weights(model, stored_dtype)
     assign_names(model)
     described = describe_constraints(specs, constraints, nonempty_sizes(model, target, specs))
-    model.metadata_props.update(_structure(program, names, count) | described)
+    model.metadata_props.update(_structure(program, names, count, inside) | described)
 
     def check(exported: onnx.ModelProto | str) -> None:
         options: dict[str, Any] = {"inputs_as_nchw": inputs_as_nchw, "outputs_as_nchw": outputs_as_nchw}
         options["precision"] = stored_dtype
-        function = functools.partial(source.fn, loaded(weights, baked)) if count else source.fn
-        log.info(verify_model(function, specs, exported, input_params, x64=enable_double_precision, **options))
+        options["given"] = jax.tree.leaves(weights) if weights_as_inputs else []
+        function = functools.partial(source.fn, loaded(weights, baked)) if inside else source.fn
+        taken = specs if inside else arguments
+        log.info(verify_model(function, taken, exported, input_params, x64=enable_double_precision, **options))
 
     if return_mode != "ir" or verify:  # which run the code of loaders and runtimes
         resume_garbage_collection()
@@ -234,11 +237,14 @@ def _provenance_level(given: str | None) -> int:
     return levels[given]
 
 
-def _structure(program: Program, names: Names, baked: int) -> dict[str, str]:
-    """The structure of the inputs and outputs as metadata, with which `load` takes and gives pytrees."""
+def _structure(program: Program, names: Names, baked: int, without_first: bool) -> dict[str, str]:
+    """The structure of the inputs and outputs as metadata, with which `load` takes and gives pytrees.
+
+    The first argument, with as many leaves as are `baked` in, may be no input. (It may have none at all.)
+    """
     leaves = [*[""] * baked, *names.inputs]
     args, kwargs = jax.tree.unflatten(jax.tree.structure(program.inputs), leaves)
-    inputs = (tuple(args[1:] if baked else args), kwargs)
+    inputs = (tuple(args[1:] if without_first else args), kwargs)
     outputs = jax.tree.unflatten(jax.tree.structure(program.outputs), names.outputs)
     return {INPUTS: json.dumps(describe(inputs)), OUTPUTS: json.dumps(describe(outputs))}
 

@@ -50,13 +50,14 @@ def verify(
     inputs_as_nchw: Axes = None,
     outputs_as_nchw: Axes = None,
     precision: np.dtype | None = None,
+    given: Sequence[Any] = (),
     runs: int = 3,
 ) -> str:
     """Compare `model` with `fn` on generated inputs, at several sizes of each symbolic dimension.
 
     `specs` are pytrees of `jax.ShapeDtypeStruct`, as `specs.input_specs` gives them. Tolerances depend on the dtype of
     an output (or on `precision`, the dtype of stored weights) unless given; the absolute one is relative to the largest
-    value of the output where that is above 1.
+    value of the output where that is above 1. `given` are values for the first leaves, where those have some (weights).
     Raises `VerificationError`, or returns a sentence that says what was tried and how close it was.
     """
     pair = _Pair(fn, dict(input_params or {}), _session(model), inputs_as_nchw or (), outputs_as_nchw or ())
@@ -64,7 +65,9 @@ def verify(
     with compat.evaluation.x64(x64 or needs_x64(specs) or _x64_is_on()):
         for seed, sizes in enumerate(sample_sizes(specs, runs, constraints_of(pair.session) or ())):
             fixed = with_sizes(specs, sizes)
-            result = pair.compare(fixed, jax.tree.leaves(sample_arrays(fixed, seed)), _by_dtype(rtol, atol, precision))
+            arrays = jax.tree.leaves(sample_arrays(fixed, seed))
+            arrays[: len(given)] = [g if is_value(g) else a for g, a in zip(given, arrays, strict=False)]
+            result = pair.compare(fixed, arrays, _by_dtype(rtol, atol, precision))
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             if result.difference is not None:
                 raise VerificationError(f"{result.difference}{f', with {at}' if at else ''}.")

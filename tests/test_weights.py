@@ -59,9 +59,21 @@ def test_weights_are_initializers():
 
 
 def test_weights_as_inputs():
-    model = to_onnx(apply, [("B", 100)], weights=PARAMS, weights_as_inputs=True)
+    model = to_onnx(apply, [("B", 100)], weights=PARAMS, weights_as_inputs=True, verify=True)
     assert [i.name for i in model.graph.input] == ["params/dense/bias", "params/dense/kernel", "x"]
     np.testing.assert_allclose(load(model)(PARAMS, X)["y"], apply(PARAMS, X)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_weights_that_are_inputs_are_verified_with_their_own_values(caplog):
+    weights = {"w": np.float32(0), "x": jax.ShapeDtypeStruct((3,), np.float32)}  # one of them has no values
+    with caplog.at_level("INFO", "jax2onnx"):
+        to_onnx(lambda p, x: jnp.exp(x * p["w"]) / 3, [("B",)], weights=weights, weights_as_inputs=True, verify=True)
+    assert "(largest absolute difference 0)" in caplog.text  # of exp(0) / 3
+
+
+def test_weights_may_be_none_at_all():
+    model = to_onnx(lambda weights, x: x * 2, [("B",)], weights={}, verify=True)
+    np.testing.assert_array_equal(load(model)(np.ones(3, np.float32)), np.full(3, 2, np.float32))
 
 
 def test_weights_are_read_when_the_model_is_written(tmp_path):
