@@ -21,7 +21,7 @@ from jax2onnx.assumptions import assumed
 from jax2onnx.decompose import decompose
 from jax2onnx.decompose.outline import outline
 from jax2onnx.decompose.repeats import share_repeats
-from jax2onnx.emit import check_emit_options, emit
+from jax2onnx.emit import check_emit_options, check_output_path, emit
 from jax2onnx.errors import InputError
 from jax2onnx.frontends import source_of
 from jax2onnx.garbage import resume_garbage_collection, without_garbage_collection
@@ -31,6 +31,7 @@ from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.noise import noise_as_input
 from jax2onnx.optimize import optimize, optimize_part
 from jax2onnx.optimize.shared import remove_unused
+from jax2onnx.options import check_lists, check_mappings, check_names
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.sizes import describe_constraints
 from jax2onnx.specs import input_specs, needs_x64
@@ -40,7 +41,7 @@ from jax2onnx.targets import check_target, legalize
 from jax2onnx.targets.nonempty import nonempty_sizes
 from jax2onnx.tracing import Program, trace
 from jax2onnx.verify import verify as verify_model
-from jax2onnx.weights import bake, loaded, weight_specs
+from jax2onnx.weights import bake, check_has_weights, loaded, weight_specs
 
 log = logging.getLogger("jax2onnx")
 
@@ -134,12 +135,20 @@ def to_onnx(
     opsets.check(opset)
     check_target(target)
     check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
+    check_lists(input_names=input_names, output_names=output_names)
+    check_lists(inputs_as_nchw=inputs_as_nchw, outputs_as_nchw=outputs_as_nchw)
+    check_mappings(input_params=input_params, lowerings=lowerings)
+    check_names(model_name=model_name)
+    if record_primitive_calls_file is not None:
+        check_output_path(record_primitive_calls_file)
     if normalization_mode not in NORMALIZATION_MODES:
         raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
     if functions not in (None, "modules"):
         raise InputError(f'functions is {functions!r}; it must be None or "modules".')
     if random not in (None, "noise"):
         raise InputError(f'random is {random!r}; it must be None or "noise".')
+    if weights is None:
+        check_has_weights(weights_as_inputs=weights_as_inputs, load_weight=load_weight)
     provenance_level = _provenance_level(provenance)
     stored_dtype = storage_dtype(weights_dtype)
     if not isinstance(constraints, str):
@@ -257,7 +266,7 @@ def _positions(
     for item in which or ():
         if isinstance(item, str) and item in names:
             position = names.index(item)
-        elif isinstance(item, int) and 0 <= item < len(names):
+        elif isinstance(item, int) and not isinstance(item, bool) and 0 <= item < len(names):
             position = item
         else:
             raise InputError(f"{argument} names {item!r}, but the model has {', '.join(names) or 'none'}.")

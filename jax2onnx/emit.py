@@ -23,6 +23,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from .errors import InputError
+from .options import check_sizes
 from .streaming import pieces_of
 from .wire import model_pieces, size, skeleton
 
@@ -82,10 +83,7 @@ def check_emit_options(
         raise InputError(f'export_mode is {export_mode!r}; it must be "standard" or "web".')
     if export_mode == "web" and (external_data_limit is not None or max_shard_size is not None):
         raise InputError('export_mode="web" writes one self-contained file; it takes no external data options.')
-    if external_data_limit is not None and external_data_limit < 0:
-        raise InputError(f"external_data_limit is {external_data_limit}; it is a number of bytes, 0 or more.")
-    if max_shard_size is not None and max_shard_size <= 0:
-        raise InputError(f"max_shard_size is {max_shard_size}; it is a number of bytes, 1 or more.")
+    check_sizes(external_data_limit=(external_data_limit, 0), max_shard_size=(max_shard_size, 1))
     if return_mode == "file":
         if output_path is None:
             raise InputError('return_mode="file" needs an output_path.')
@@ -123,13 +121,17 @@ def _to_proto(model: ir.Model) -> onnx.ModelProto:
             f'The weights are {total:,} bytes, more than the 2 GB a ModelProto can hold. Use return_mode="file", which '
             'puts them beside the model, or return_mode="ir".'
         )
-    try:
-        proto, weights = skeleton(model)
-    except ir.serde.SerdeError as error:
-        raise _origin(error) from None  # that of a weight that could not be read, say
+    proto, weights = _skeleton(model)
     for position, tensor in weights.items():
         proto.graph.initializer[position].raw_data = b"".join(_chunks(tensor))
     return proto
+
+
+def _skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[int, ir.TensorProtocol]]:
+    try:
+        return skeleton(model)
+    except ir.serde.SerdeError as error:
+        raise _origin(error) from None  # that of a weight that could not be read, say
 
 
 def _origin(error: BaseException) -> BaseException:
@@ -159,7 +161,7 @@ def _write(
     progress: Progress | None,
     check: Check | None,
 ) -> None:
-    proto, weights = skeleton(model)
+    proto, weights = _skeleton(model)
     pieces = model_pieces(proto, weights)
     data_files: list[_DataFile] = []
     if size(pieces) > limit and weights and not self_contained:

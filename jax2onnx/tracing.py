@@ -76,7 +76,9 @@ def _can_be_input(value: Any) -> bool:
 
 def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any], baked: Mapping[str, Any]) -> Program:
     def flat_fn(args: Any, kwargs: Any) -> Any:
-        return fn(*args, **kwargs, **baked)
+        outputs = fn(*args, **kwargs, **baked)
+        _check_outputs(fn, outputs)
+        return outputs
 
     specs = (tuple(args), dict(traced))
     specs = jax.tree.map(_spec, specs)
@@ -106,6 +108,22 @@ def _spec(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf))
 
 
+def _check_outputs(fn: Callable[..., Any], outputs: Any) -> None:
+    for path, leaf in zip(tree_paths("", outputs), jax.tree.leaves(outputs), strict=True):
+        try:
+            jax.typeof(leaf)
+        except (TypeError, ValueError):
+            where = f" at {path}" if path else ""
+            raise InputError(
+                f"{_name_of(fn)} returns {leaf!r}{where}, a {type(leaf).__name__}. A model has arrays and numbers as"
+                " outputs: return those alone."
+            ) from None
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
 def _check_arity(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if not callable(fn):
         raise InputError(f"fn is not callable: it is a {type(fn).__name__}.")
@@ -115,9 +133,8 @@ def _check_arity(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        name = getattr(fn, "__name__", type(fn).__name__)
         raise InputError(
-            f"{name}{signature} cannot be called with {len(args)} inputs"
+            f"{_name_of(fn)}{signature} cannot be called with {len(args)} inputs"
             f"{' and the input_params ' + ', '.join(kwargs) if kwargs else ''}: {error}."
             " Give one entry of inputs for each positional argument."
         ) from None

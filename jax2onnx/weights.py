@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import InputError
+from jax2onnx.paths import tree_paths
 from jax2onnx.streaming import StreamedTensor, from_devices, is_elsewhere, pieces_of
 
 Loader = Callable[[str], Any]
@@ -27,7 +28,23 @@ class Weight(NamedTuple):
 
 def weight_specs(weights: Any) -> Any:
     """The shapes and dtypes of a pytree of arrays or specs."""
-    return jax.tree.map(lambda w: jax.ShapeDtypeStruct(np.shape(w), jax.dtypes.result_type(w)), weights)
+    leaves, tree = jax.tree.flatten(weights)
+    paths = tree_paths("weights", weights)
+    return jax.tree.unflatten(tree, [_spec(path, leaf) for path, leaf in zip(paths, leaves, strict=True)])
+
+
+def _spec(path: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    try:
+        return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf))
+    except (TypeError, ValueError):
+        raise InputError(f"{path} is {leaf!r}; a weight is an array, a number or a jax.ShapeDtypeStruct.") from None
+
+
+def check_has_weights(**options: Any) -> None:
+    """These options are about `weights`; where there are none, those of a module may have been meant."""
+    for name, value in options.items():
+        if value:
+            raise InputError(f"{name} is {value!r}, but it is about weights: give them, the first argument of fn.")
 
 
 def bake(weights: Any, names: Sequence[str], loader: Loader | None) -> list[Weight]:

@@ -148,6 +148,11 @@ def test_bad_opset(opset):
         ({"input_names": ["y"], "output_names": ["y"]}, "'y' is used twice"),
         ({"inputs_as_nchw": ["z"]}, "'z'"),
         ({"inputs_as_nchw": [0]}, "four axes"),
+        ({"inputs_as_nchw": [False]}, "names False"),
+        ({"weights_as_inputs": True}, "^weights_as_inputs is True, but it is about weights"),
+        ({"load_weight": np.load}, "^load_weight is .* but it is about weights"),
+        ({"weights": {"a": "hello"}}, "^weights/a is 'hello'; a weight is an array"),
+        ({"weights": [np.array(["a"])]}, "^weights/0 is array.*; a weight is an array"),
     ],
 )
 def test_bad_options(options, message):
@@ -159,6 +164,15 @@ def test_bad_options(options, message):
 def test_functions_that_return_nothing(nothing):
     with pytest.raises(InputError, match="returns no arrays"):
         to_onnx(lambda x: nothing, [(2,)])
+
+
+@pytest.mark.parametrize("what", ["text", len, np.array(["a"]), np.datetime64("2020-01-01")])
+def test_what_is_no_array_is_no_output(what):
+    def fn(x):
+        return {"y": x, "kind": what}
+
+    with pytest.raises(InputError, match=r"^fn returns .* at kind, a "):
+        to_onnx(fn, [(2,)])
 
 
 @pytest.mark.parametrize("inputs", [[], [(2,), (2,)]])
