@@ -24,26 +24,29 @@ REASONS = {
 """Why there can be no lowering for some primitives."""
 
 
-def equations(closed: ClosedJaxpr) -> Iterator[tuple[Any, Any]]:
-    """All equations of a program, each with the equation of the user's code that it comes from."""
+def equations(closed: ClosedJaxpr) -> Iterator[tuple[Any, list[Any]]]:
+    """All equations of a program, each with those that know the user's line it comes from, the closest first.
 
-    def visit(closed: ClosedJaxpr, origin: Any) -> Iterator[tuple[Any, Any]]:
+    These are the equation itself and those whose bodies it is in; in a decomposition, what is decomposed comes first.
+    """
+
+    def visit(closed: ClosedJaxpr, around: list[Any], is_decomposition: bool) -> Iterator[tuple[Any, list[Any]]]:
         for eqn in closed.jaxpr.eqns:
-            source = origin or eqn
-            yield eqn, source
-            is_decomposed = str(eqn.params.get("name", "")).startswith(compat.equations.DECOMPOSED)
+            origins = around if is_decomposition else [eqn, *around]
+            yield eqn, origins
+            inside = is_decomposition or str(eqn.params.get("name", "")).startswith(compat.equations.DECOMPOSED)
             for sub in compat.programs.sub_jaxprs(eqn.params):
-                yield from visit(sub, source if is_decomposed else origin)
+                yield from visit(sub, origins, inside)
 
-    return visit(closed, None)
+    return visit(closed, [], False)
 
 
 def check_all_supported(closed: ClosedJaxpr, lowered: Container[Primitive]) -> None:
     """Raise one `UnsupportedError` that lists every primitive without a lowering, with count and place."""
     missing: dict[str, list[str]] = {}
-    for eqn, origin in equations(closed):
+    for eqn, origins in equations(closed):
         if eqn.primitive not in lowered:
-            missing.setdefault(eqn.primitive.name, []).append(compat.sources.source_line(origin))
+            missing.setdefault(eqn.primitive.name, []).append(compat.sources.source_line(*origins))
     if missing:
         lines = [
             f"  {name} ({len(places)}x), first at {places[0]}" + (f": {REASONS[name]}" if name in REASONS else "")
@@ -60,13 +63,13 @@ def check_all_supported(closed: ClosedJaxpr, lowered: Container[Primitive]) -> N
 def write_primitive_calls(closed: ClosedJaxpr, path: str | os.PathLike[str]) -> None:
     """Write each primitive of the program with its count, parameters, shapes and places in the source, as JSON."""
     calls: dict[str, list[dict[str, Any]]] = {}
-    for eqn, origin in equations(closed):
+    for eqn, origins in equations(closed):
         calls.setdefault(eqn.primitive.name, []).append(
             {
                 "inputs": [v.aval.str_short() for v in eqn.invars],
                 "outputs": [v.aval.str_short() for v in eqn.outvars],
                 "params": {k: str(v) for k, v in eqn.params.items() if not _is_jaxpr(v)},
-                "source": compat.sources.source_line(origin),
+                "source": compat.sources.source_line(*origins),
             }
         )
     record = {name: {"count": len(uses), "calls": uses} for name, uses in sorted(calls.items())}

@@ -214,6 +214,12 @@ def test_unsupported_primitives_are_listed_with_their_lines():
     assert "lowerings=" in str(caught.value)
 
 
+def test_unsupported_primitives_in_functions_of_jax_itself_are_at_the_line_that_calls_those():
+    exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((2,), np.float32))
+    with pytest.raises(UnsupportedError, match=r"call_exported \(1x\), first at .*test_api\.py:\d+"):
+        to_onnx(lambda x: exported.call(x), [(2,)])
+
+
 # ------------------------------------------------------------------------------------------------------ own rules
 
 
