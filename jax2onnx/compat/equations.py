@@ -30,9 +30,29 @@ def marked_call(name: str, body: ClosedJaxpr, invars: Sequence[Any], outvars: Se
     )
 
 
+class _Decomposed(str):
+    """The name of a call that knows which equation it is a decomposition of. (JAX allows it no other parameters.)"""
+
+    eqn: Any
+
+
 def call_equation(eqn: Any, closed: ClosedJaxpr) -> Any:
     """An equation that calls `closed` in the place of `eqn`, which it is a decomposition of."""
-    return marked_call(DECOMPOSED + eqn.primitive.name, closed, eqn.invars, eqn.outvars, eqn)
+    name = _Decomposed(DECOMPOSED + eqn.primitive.name)
+    name.eqn = eqn
+    return marked_call(name, closed, eqn.invars, eqn.outvars, eqn)
+
+
+def decomposed(call: Any) -> Any | None:
+    """The equation that a call is a decomposition of, unless the call has other operands or results by now: parts of
+    complex numbers, the data of keys, or only those that are used."""
+    name = call.params.get("name")
+    return name.eqn if isinstance(name, _Decomposed) and _types(name.eqn) == _types(call) else None
+
+
+def _types(eqn: Any) -> tuple[list[Any], list[Any]]:
+    types = [[(v.aval.shape, v.aval.dtype) for v in variables] for variables in (eqn.invars, eqn.outvars)]
+    return types[0], types[1]
 
 
 NUMBERED = "#"

@@ -24,6 +24,9 @@ MAX_BYTES = 16 * 1024
 MAX_INDEX_BYTES = 4 * 1024 * 1024
 """Of indices that are as large before as after it, arithmetic is not left to the model: they do not grow."""
 
+MAX_LOOPED_BYTES = 1024 * 1024
+"""Larger results of what is decomposed into loops are computed by the model."""
+
 MAX_STEPS = 100_000
 """An equation that takes more than so many others, as a loop does, is computed by the model."""
 
@@ -142,17 +145,22 @@ NUMPY_ON_INTEGERS: dict[Any, Callable[..., np.ndarray]] = {
 def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     """The results of an equation if its operands are known and its results small, or have no elements; else None.
 
-    Not of a call: its equations are evaluated one by one, most of them without compiling anything.
+    Not of a call: its equations are evaluated one by one, most of them without compiling anything. But what is
+    decomposed into loops (the factors of a matrix, say) is computed by JAX, as it was.
     """
     if all(_is_empty(v.aval) for v in eqn.outvars) and not eqn.effects:
         return [np.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
     for operand in operands:
         if operand.const is None:
             return None
+    limit = MAX_BYTES
     if eqn.primitive in compat.kinds.CALL_PRIMITIVES:
-        return None
+        original = compat.equations.decomposed(eqn)
+        if original is None or _ends_soon(eqn):
+            return None
+        eqn, limit = original, MAX_LOOPED_BYTES
     arrays = [o.const for o in operands]
-    if eqn.effects or not (all(_is_small(v.aval) for v in eqn.outvars) or _is_on_indices(eqn, arrays)):
+    if eqn.effects or not (all(_is_small(v.aval, limit) for v in eqn.outvars) or _is_on_indices(eqn, arrays)):
         return None
     if not _ends_soon(eqn):
         return None

@@ -1,7 +1,9 @@
 """What is known while exporting is evaluated, to the same numbers, also in 64-bit types that the program has not."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from jax2onnx import compat
@@ -66,3 +68,27 @@ def test_known_indices_are_evaluated_whatever_their_size():
     operators = [node.op_type for node in model.graph.node]
     assert operators.count("Add") == 1  # of weights
     assert not {"Where", "Clip", "Less"} & set(operators)
+
+
+KNOWN = np.random.default_rng(3).normal(size=(12, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda: jnp.linalg.svd(KNOWN, full_matrices=False)[0],
+        lambda: jnp.linalg.eigh(KNOWN.T @ KNOWN)[1],
+        lambda: jnp.linalg.pinv(KNOWN),
+        lambda: jax.scipy.linalg.schur(KNOWN[:4])[0],
+        lambda: jax.scipy.special.gammainc(jnp.abs(KNOWN), 2.0),
+        lambda: jax.lax.cond(KNOWN[0, 0] > 0, jnp.linalg.pinv, lambda x: x.T, KNOWN),
+    ],
+)
+def test_what_is_decomposed_into_loops_is_evaluated_as_a_whole(factor):
+    """The signs of vectors are those of JAX, then."""
+    model = check(lambda x: x + factor().sum(0), np.float32([[1.0], [2.0]]))
+    assert [n.op_type for n in model.graph.node] == ["Add"]
+
+
+def test_what_is_decomposed_into_loops_in_other_types_is_evaluated_there():
+    check(lambda x: x * jnp.linalg.eigvals(KNOWN[:4]).sum().real, np.float32([1.0, 2.0]), rtol=1e-4)
