@@ -105,7 +105,10 @@ class Attended(NamedTuple):
         return is_static(self.sizes().values())
 
     def attributes(self) -> dict[str, Any]:
-        """Those of the operator."""
+        """Those of the operator. Where heads are an axis, the operands say how many there are: then the
+        attributes must not (which onnx checks from opset 25 on)."""
+        if self.heads_first:
+            return {"scale": self.scale()}
         sizes = self.sizes()
         return {"q_num_heads": sizes["heads"], "kv_num_heads": sizes["shared"], "scale": self.scale()}
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jax2onnx.opsets import newest
 from tests.helpers import check, check_run, quick
 
 B, T, H, D = 3, 6, 2, 4
@@ -306,6 +307,19 @@ def test_keys_that_may_be_missing():
     model = check(attend, Q, K, V, dims=[("B", "T", H, D), ("B", "S", H, D), ("B", "S", H, D)])
     assert [f.name for f in model.functions] == ["Attention"] and "Softmax" not in ops(model)
     check_run(model, attend, Q, K[:, :0], V[:, :0])
+
+
+@pytest.mark.parametrize("dims", [None, [("B", 4, "T", 8)] * 3])
+def test_heads_that_are_an_axis_are_not_counted(dims):
+    """The newest opset has no number of heads where the operands have an axis of them."""
+
+    def fn(q, k, v):
+        weights = jax.nn.softmax(q @ k.swapaxes(2, 3) * 0.3, -1)
+        return weights @ v
+
+    operands = np.random.default_rng(0).normal(size=(3, 2, 4, 16, 8)).astype(np.float32)
+    model = check(fn, *operands, dims=dims, rtol=1e-5, atol=1e-6, opset=newest())
+    assert "Softmax" not in ops(model)
 
 
 def test_no_attention_before_its_opset():
