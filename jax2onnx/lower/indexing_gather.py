@@ -40,6 +40,9 @@ MANY = 256
 SHORT_ROW = 8
 """Longer rows are copied by Gather in no more time than element by element."""
 
+MANY_ROWS, FEW_COLUMNS = 8192, 4
+"""So many rows of so few elements are worth computing where each of their elements is."""
+
 Labelled = tuple[Val, list[int]]
 """A value and what its axes are: `a` for an axis of the operand, `~i` for one of the batch."""
 
@@ -160,7 +163,7 @@ def _form(w: Windows) -> Any:
     leading = (*w.batched, *w.moving) == tuple(range(len(w.batched) + len(w.moving)))
     leading = leading and all(w.batching[a] == a for a in w.batched)
     row = w.shape[len(w.batched) + 1 :]
-    if leading and len(w.moving) == 1 and not _has_windows(w) and _is_short(row) and likely_size(w.batch) >= MANY:
+    if leading and len(w.moving) == 1 and not _has_windows(w) and _by_elements(row, w.batch):
         return _short_rows
     if leading and is_small_grid(w, coordinates(w.moving)):
         return _leading_axes
@@ -266,16 +269,16 @@ def _merged_axes(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
 
 
 def _pick(g: Builder, x: Val, index: Val, axis: int) -> Val:
-    """Gather along an axis: of single elements or short rows by GatherElements, ten times as fast in ONNX Runtime."""
+    """Gather along an axis: of single elements by GatherElements, ten times as fast in ONNX Runtime."""
     before, row = x.shape[:axis], x.shape[axis + 1 :]
     shape = (*before, *index.shape, *row)
     if x.rank == index.rank == 1:
         return g.GatherElements(x, index, axis=0)
     count, length = product(before), product(row)
-    is_fast = _is_short(row) and is_static(before) and (count == 1 or length == 1)
+    is_fast = is_static(before) and (count == 1 or length == 1) and _by_elements(row, (*before, *index.shape))
     if is_fast and index.const is not None:  # a known index is stored: it must not grow
         is_fast = count == length == 1
-    if not is_fast or likely_size(shape) < MANY:
+    if not is_fast:
         return g.Gather(x, index, axis=axis)
     index = _elements_of_rows(g, index, length)
     index = g.reshape(index, (product(index.shape),))
@@ -287,8 +290,11 @@ def _pick(g: Builder, x: Val, index: Val, axis: int) -> Val:
     return g.reshape(g.GatherElements(table, index, axis=table.rank - 1), shape)
 
 
-def _is_short(row: Sequence[Any]) -> bool:
-    return is_static(row) and product(row) <= SHORT_ROW
+def _by_elements(row: Sequence[Any], rows: Sequence[Any]) -> bool:
+    """Are so many rows read faster one element at a time?"""
+    if not is_static(row) or product(row) > FEW_COLUMNS:
+        return False
+    return likely_size(rows) >= (MANY if product(row) == 1 else MANY_ROWS)
 
 
 def _elements_of_rows(g: Builder, index: Val, length: int) -> Val:
