@@ -190,7 +190,8 @@ def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Transpose", given=first("Pad"))
 def pad_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Padding before the channels are moved to the front: after it, where it can become that of a convolution."""
+    """Padding before the channels are moved to the front: after it, where it can become that of a convolution. (What is
+    padded with its own elements cannot, and is padded faster with the channels last.)"""
     padded, y, perm = node.inputs[0], node.outputs[0], list(attribute(node, "perm"))
     pad = producer(padded, "Pad")
     pads = integers(pad.inputs[1]) if pad is not None else None
@@ -199,11 +200,11 @@ def pad_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     x = pad.inputs[0]
     # With three axes, this would be the way that `move_past_pad` goes back.
-    if x is None or rank < 4 or perm != channels_first(rank):
+    if x is None or rank < 4 or perm != channels_first(rank) or attribute(pad, "mode", "constant") != "constant":
         return None
     inner = r.transpose(x, perm)
     moved = [pads[i] for i in perm] + [pads[rank + i] for i in perm]
-    return r.op("Pad", inner, r.const(moved, np.int64), *pad.inputs[2:], like=y, mode=attribute(pad, "mode"))
+    return r.op("Pad", inner, r.const(moved, np.int64), *pad.inputs[2:], like=y)
 
 
 @rewrites("Slice", given=first("Transpose"))

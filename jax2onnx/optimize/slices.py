@@ -150,12 +150,15 @@ def slice_of_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if (low, high) != (0, size):
             ranges[axis] = low, high
         fewer[axis], fewer[axis + rank] = max(before - start, 0), max(end - before - size, 0)
-    if x is None or (any(fewer) and attribute(pad, "mode", "constant") != "constant"):
-        return None
+    mode = attribute(pad, "mode", "constant")
+    if x is None or (mode != "constant" and any(fewer[a] or fewer[a + rank] for a in ranges)):
+        return None  # what is added would be taken from what is cut off
     kept = _sliced(r, x, ranges, x) if ranges else x
     if not any(fewer):
         return kept
-    return r.op("Pad", kept, r.const(fewer, np.int64), *pad.inputs[2:], like=node.outputs[0])
+    return r.op(
+        "Pad", kept, r.const(fewer, np.int64), *pad.inputs[2:], like=node.outputs[0], mode=attribute(pad, "mode")
+    )
 
 
 @rewrites("Slice", given=first("Expand"))
@@ -170,38 +173,6 @@ def slice_of_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if any(axis >= missing and dims(x)[axis - missing] != 1 for axis in cut.ranges):
         return None
     return x if dims(x) == dims(y) else r.op("Expand", x, r.const(dims(y), np.int64), like=y)
-
-
-@rewrites("Concat")
-def recognise_edge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """The first or last element along an axis, repeated before or behind it all."""
-    y, axis = node.outputs[0], attribute(node, "axis")
-    rank = len(dims(y))
-    axis %= rank
-    for i, x in enumerate(node.inputs):
-        if x is None or i > 1 or len(node.inputs) > 3 or not isinstance(dims(x)[axis], int):
-            continue
-        before = _repeats(node.inputs[i - 1], x, axis, 0) if i else 0
-        behind = _repeats(node.inputs[i + 1], x, axis, int(dims(x)[axis]) - 1) if i + 1 < len(node.inputs) else 0
-        if before is None or behind is None or len(node.inputs) > i + 2 or before + behind == 0:
-            continue
-        pads = [0] * (2 * rank)
-        pads[axis], pads[axis + rank] = before, behind
-        return r.op("Pad", x, r.const(pads, np.int64), like=y, mode="edge")
-    return None
-
-
-def _repeats(value: ir.Value | None, x: ir.Value, axis: int, position: int) -> int | None:
-    """How often `value` repeats the element of `x` at this position along the axis."""
-    expand = producer(value, "Expand")
-    one = expand.inputs[0] if expand is not None else value
-    source = producer(one, "Slice")
-    cut = cut_of(one) if source is not None and source.inputs[0] is x else None
-    if value is None or cut is None or cut.ranges != {axis: (position, position + 1)}:
-        return None
-    shape = dims(value)
-    others_fit = all(a == b for i, (a, b) in enumerate(zip(shape, dims(x), strict=True)) if i != axis)
-    return shape[axis] if others_fit and isinstance(shape[axis], int) else None  # type: ignore[return-value]
 
 
 # ------------------------------------------------------------------------------------- arithmetic on several slices
