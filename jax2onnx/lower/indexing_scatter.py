@@ -36,11 +36,9 @@ from jax2onnx.lower.indexing import (
     product,
     strides,
 )
+from jax2onnx.lower.indexing_block import ADD, MAX, MIN, MUL, SET, combined, write_block
 from jax2onnx.lower.indexing_gather import SHORT_ROW
 from jax2onnx.lower.registry import lowers
-
-SET, ADD, MUL, MIN, MAX = "none", "add", "mul", "min", "max"
-"""What happens to the old value, as ONNX calls it."""
 
 IN_ORDER_UP_TO = 100_000
 """Up to half as many elements as ONNX Runtime's ScatterND shares between threads."""
@@ -53,9 +51,6 @@ LARGE_OPERAND = 16 * 1024 * 1024
 
 MANY = 256
 """Above this many, ScatterElements writes single elements in two thirds of the time."""
-
-FEW_ROWS = 64
-"""So many rows ScatterND writes in the time that two more nodes take."""
 
 SPARE_ROWS_UP_TO = 2
 """Copying so many times as many elements as there are updates takes no longer than picking the updates to be seen."""
@@ -153,16 +148,7 @@ def write(
         if isinstance(valid, np.ndarray):
             return x
         whole = g.reshape(u, w.sizes) if u.rank != x.rank or u.shape != w.sizes else u
-        replaced = None
-        if not w.moving and not w.cut:
-            replaced = _combined(g, x, whole, combine)
-        elif combine == SET and isinstance(start, np.ndarray) and (filling := _filling(w, x)) is not None:
-            at = dict(zip(w.moving, start.reshape(-1), strict=True))
-            before = [int(at.get(a, 0)) for a in range(x.rank)]
-            behind = [d - s - b for d, s, b in zip(x.shape, w.sizes, before, strict=True)]
-            replaced = g.Pad(whole, np.asarray([*before, *behind], np.int64), filling, out=(x.shape, x.dtype))
-        elif _is_long(w, last) or _joins(w, x, start, last):
-            replaced = _replace(g, w, x, start, whole, combine)
+        replaced = write_block(g, w, x, start, whole, last, combine)
         if replaced is not None or (valid is not None and is_static(x.shape) and product(x.shape) <= SMALL_OPERAND):
             if replaced is None:
                 replaced = _scatter(g, w, x, start, None, u, last, combine, unique=True)
@@ -195,74 +181,6 @@ def _with_spare_rows(g: Builder, w: Windows, x: Val, updates: Val) -> Val | None
         return None
     are_many = likely_size(x.shape) <= SPARE_ROWS_UP_TO * likely_size(updates.shape)
     return g.expand(x.small, (rows + 2, *row)) if are_many else None
-
-
-# --------------------------------------------------------------------------------------------------- one long window
-
-
-def _is_long(w: Windows, last: int) -> bool:
-    """Does one window have so many rows that copying the operand around it is cheaper than writing each row?"""
-    rows = product(w.sizes[: last + 1])
-    return not is_static(w.sizes[: last + 1]) or (rows > 2048 and 32 * rows > product(w.shape))
-
-
-def _joins(w: Windows, x: Val, start: Ints, last: int) -> bool:
-    """Is one window at a known place better joined with what is around it? That takes a Slice for each side. Nothing is
-    to be cut from a known array, and a Concat is just made of other parts."""
-    if not isinstance(start, np.ndarray) or len({*w.moving, *w.cut}) != 1 or not is_static(x.shape):
-        return False
-    source = x.value.producer()
-    is_free = x.value.const_value is not None or (source is not None and source.op_type in ("Concat", "Expand"))
-    return is_free or product(w.sizes[: last + 1]) > FEW_ROWS
-
-
-def _filling(w: Windows, x: Val) -> np.ndarray | None:
-    """The number that all of `x` is, if the window is cut along several axes. (Along one, a Concat shows more.)"""
-    if len({*w.moving, *w.cut}) < 2 or not is_static((*x.shape, *w.sizes)):
-        return None
-    source = x.value.producer()
-    number = source.inputs[0] if source is not None and source.op_type == "Expand" else None
-    if number is None or number.const_value is None or number.const_value.size != 1:
-        return None
-    return number.const_value.numpy().reshape(())
-
-
-def _replace(g: Builder, w: Windows, x: Val, start: Ints, update: Val, combine: str) -> Val:
-    """What is before the window, the window, what is behind it: axis by axis, the outermost first."""
-    axes = [a for a in range(x.rank) if a in w.moving or a in w.cut]
-    starts: list[Any] = [0] * x.rank
-    for i, axis in enumerate(w.moving):
-        starts[axis] = int(start.reshape(-1)[i]) if isinstance(start, np.ndarray) else _component(g, start, i)
-
-    def inside(x: Val, axes: list[int]) -> Val:
-        if not axes:
-            return _combined(g, x, update, combine)
-        axis, begin = axes[0], starts[axes[0]]
-        size, total = w.sizes[axis], x.shape[axis]
-        if isinstance(begin, Val):
-            end = g.Add(begin, g.shape_of((size,)))
-            before = g.Slice(x, (0,), begin, (axis,), out=(_resized(x, axis, None), x.dtype))
-            middle = functools.partial(g.Slice, x, begin, end, (axis,), out=(_resized(x, axis, size), x.dtype))
-            behind = g.Slice(x, end, (total,), (axis,), out=(_resized(x, axis, None), x.dtype))
-        else:
-            before = g.slice_axis(x, axis, 0, begin)
-            middle = functools.partial(g.slice_axis, x, axis, begin, begin + size)
-            behind = g.slice_axis(x, axis, begin + size, total)
-        needs_old = axes[1:] or combine != SET
-        parts = [before, inside(middle(), axes[1:]) if needs_old else update, behind]
-        parts = [p for p in parts if not (isinstance(p.shape[axis], int) and p.shape[axis] == 0)]
-        return parts[0] if len(parts) == 1 else g.Concat(*parts, axis=axis, out=(x.shape, x.dtype))
-
-    return inside(x, axes)
-
-
-def _component(g: Builder, start: Val, i: int) -> Val:
-    vector = g.reshape(start, (start.shape[-1],))
-    return vector if vector.shape[0] == 1 else g.slice_axis(vector, 0, i, i + 1)
-
-
-def _resized(x: Val, axis: int, size: Any) -> tuple[Any, ...]:
-    return (*x.shape[:axis], size, *x.shape[axis + 1 :])
 
 
 # ------------------------------------------------------------------------------------------------------- any windows
@@ -378,7 +296,7 @@ def _emit(g: Builder, kind: str, x: Val, index: Val, u: Val, combine: str, *, un
     is_extremum = combine in (MIN, MAX)
     if unique and is_extremum and (is_float(x.dtype) or x.dtype == BOOL or g.opset < 18):
         old = g.op("Gather" + kind, x, index, **attributes)
-        return scatter(x, _combined(g, old, u, combine), SET)
+        return scatter(x, combined(g, old, u, combine), SET)
     if is_extremum and x.dtype == BOOL:
         byte = np.dtype(np.uint8)
         return g.cast(scatter(g.cast(x, byte), g.cast(u, byte), combine), BOOL)
@@ -388,12 +306,3 @@ def _emit(g: Builder, kind: str, x: Val, index: Val, u: Val, combine: str, *, un
         poisoned = scatter(x, g.Where(g.IsNaN(u), nan, nothing), ADD)
         return g.Where(g.IsNaN(poisoned), nan, scatter(x, u, combine))
     return scatter(x, u, combine)
-
-
-def _combined(g: Builder, old: Val, new: Val, combine: str) -> Val:
-    """The new value of each element."""
-    if combine == SET:
-        return new
-    if old.dtype == BOOL:
-        return {MIN: g.And, MAX: g.Or}[combine](old, new)
-    return {ADD: g.Add, MUL: g.Mul, MIN: g.Min, MAX: g.Max}[combine](old, new)

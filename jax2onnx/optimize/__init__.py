@@ -18,6 +18,7 @@ from jax2onnx.optimize import (
     attention,
     batch_norm,
     bidirectional,
+    blocks,
     comparisons,
     conditions,
     convolution,
@@ -40,8 +41,8 @@ from jax2onnx.optimize import (
     moves,
     narrow,
     normalization,
-    piecewise,
     paddings,
+    piecewise,
     pixels,
     pointwise,
     pools,
@@ -74,8 +75,8 @@ TIDY = [
     signs.RULES,
     conditions.RULES,
     slices.RULES,
-    moves.RULES,
     paddings.RULES,
+    moves.RULES,
     fold.RULES,
     integers.RULES,
     intervals.RULES,
@@ -185,6 +186,8 @@ def optimize(
     counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
     rewriter = Rewriter(model, [*LAST, *([] if normalization_mode == "force_decomposed" else [batch_norm.LAST])])
     counts.update(rewriter.run())
+    if "ScatterND" in rewriter.operators:
+        counts.update(Rewriter(model, [blocks.LAST, fold.RULES]).run(start=blocks.LAST.by_op))
     if not rewriter.operators.isdisjoint(simplify.RESHAPES):
         counts["keep_single_axes"] = keep_single_axes(model)
         counts["keep_rows"] = keep_rows(model)

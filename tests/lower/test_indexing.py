@@ -104,8 +104,7 @@ def test_large_updates_of_a_long_vector_copy_around_the_window() -> None:
         model = check(lambda x, u, i: lax.dynamic_update_slice(x, u, (i,)), x, u, np.int32(start))
         assert "ScatterND" not in operators(model)
         assert sum(t.dims[0] if t.dims else 1 for t in model.graph.initializer) < 100
-    model = check(lambda x, u: x.at[40_000:90_000].add(u), x, u)
-    assert operators(model) == ["Slice", "Slice", "Slice", "Add", "Concat"]
+    assert operators(check(lambda x, u: x.at[40_000:90_000].add(u), x, u)) == ["Pad", "Add"]
 
 
 @pytest.mark.parametrize("name", ["set", "add", "multiply", "max", "min"])
