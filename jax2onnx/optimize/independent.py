@@ -17,7 +17,7 @@ from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.carries import Carries, take_over
 from jax2onnx.optimize.draws import THREEFRY
-from jax2onnx.optimize.engine import constants_for, rename_operator
+from jax2onnx.optimize.engine import constants_for, detach_bodies, rename_operator
 from jax2onnx.optimize.queries import Dims, as_shape, attribute, constant, dims, only_user, producer
 from jax2onnx.optimize.steps import MOST, Scan, scans
 
@@ -35,6 +35,10 @@ def compute_all_steps_at_once(model: ir.Model) -> int:
     for node in scans(model.graph):
         for move in (Scan.compute_before, _delay, _stack_updates, _separate, Scan.compute_before, Scan.compute_behind):
             count += move(Scan(node, constant_of, arrays=True))
+            if not node.outputs:  # all that it gave is computed outside by now
+                detach_bodies(node)
+                node.graph.remove(node, safe=True)  # type: ignore[union-attr]
+                break
     return count
 
 

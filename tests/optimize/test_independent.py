@@ -187,3 +187,12 @@ def test_states_that_change_places() -> None:
         return lax.scan(step, (X[0], X[1], X[2]), xs)
 
     check(fn, X)
+
+
+def test_a_loop_of_which_nothing_is_left() -> None:
+    """The last step is all that counts, and it is known without a loop."""
+    x = np.ones((4, 3), np.float32)
+    model = check(lambda x, n: (lax.fori_loop(0, n, lambda i, _: i, -n), x.reshape(2, 6)), x, np.int32(3))
+    assert not count(model)["Scan"]
+    for n in (-1, 0, 1):
+        check_run(model, lambda x, n: (lax.fori_loop(0, n, lambda i, _: i, -n), x.reshape(2, 6)), x, np.int32(n))
