@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -176,9 +177,18 @@ def causal_nnx(x: Any) -> Any:
     return nnx.MultiHeadAttention(H, H * D, decode=False, rngs=nnx.Rngs(0))(x, mask=nnx.make_causal_mask(x[..., 0]))
 
 
+@functools.cache
+def weights_of(library: str) -> Any:
+    """Drawn once, not by each program."""
+    with jax.ensure_compile_time_eval():
+        if library == "equinox":
+            return eqx.nn.MultiheadAttention(H, H * D, key=jax.random.key(0))
+        return nn.MultiHeadDotProductAttention(H).init(jax.random.key(0), X)
+
+
 def causal_linen(x: Any) -> Any:
     module = nn.MultiHeadDotProductAttention(H)
-    return module.apply(module.init(jax.random.key(0), X), x, mask=nn.make_causal_mask(x[..., 0]))
+    return module.apply(weights_of("linen"), x, mask=nn.make_causal_mask(x[..., 0]))
 
 
 def causal_keras(x: Any) -> Any:
@@ -188,7 +198,7 @@ def causal_keras(x: Any) -> Any:
 
 
 def causal_equinox(x: Any) -> Any:
-    layer = eqx.nn.MultiheadAttention(H, H * D, key=jax.random.key(0))
+    layer = weights_of("equinox")
     return jax.vmap(lambda x: layer(x, x, x, mask=jnp.tri(x.shape[0], dtype=bool)))(x)
 
 
