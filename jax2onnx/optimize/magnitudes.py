@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -55,12 +56,21 @@ def magnitude(value: ir.Value | None, depth: int = MAX_DEPTH) -> float | None:
         return None
     if node.op_type in AT_MOST_ONE:
         return 1.0 if magnitude(node.inputs[0], depth - 1) is not None else None
-    if node.op_type == "Cast" or node.op_type in SAME_NUMBERS:
+    if node.op_type == "Cast":
+        return _if_finite(magnitude(node.inputs[0], depth - 1), value)
+    if node.op_type in SAME_NUMBERS:
         return magnitude(node.inputs[0], depth - 1)
     operands = node.inputs[1:] if producer(value, "Where") is not None else node.inputs
     combine = max if node.op_type == "Where" else OF_ALL.get(node.op_type)
     known = [magnitude(x, depth - 1) for x in operands] if combine is not None else [None]
     if combine is None or None in known:
         return None
-    largest = float(combine(*known))
-    return largest if math.isfinite(largest) and largest < float(np.finfo(np.float32).max) else None
+    return _if_finite(float(combine(*known)), value)
+
+
+def _if_finite(number: float | None, value: ir.Value) -> float | None:
+    """A number, if the type of `value` has it, and float32 has it: -1e9 in half precision is -inf."""
+    if number is None or value.dtype is None:
+        return None
+    most = min(float(ml_dtypes.finfo(dtype).max) for dtype in (value.dtype.numpy(), np.float32))
+    return number if number < most else None

@@ -138,6 +138,17 @@ def test_bias_of_padding_that_is_never_too_low(fill):
     check_all(fn, *((q, mask) for q in (Q, HARD) for mask in masks))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_bias_of_padding_that_was_in_half_precision(dtype):
+    """-1e9 is -inf there: a row of which everything is masked is NaN."""
+
+    def fn(q, there):
+        return biased(q, jnp.where(there, 0.0, -1e9).astype(dtype).astype(jnp.float32)[:, None, None, :])
+
+    masks = [np.arange(T) < np.array([[5], [T]]), np.zeros((B, T), bool)]
+    check_all(fn, *((q, mask) for q in (Q, HARD) for mask in masks))
+
+
 def test_bias_with_queries_keys_and_values_in_one():
     """They are cut out of what was projected, as they are without a bias."""
     weights, bias = normal(H * D, 3 * H * D) / (H * D), normal(H, T, T)  # so that rounding is not magnified
