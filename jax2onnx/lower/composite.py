@@ -13,6 +13,7 @@ import onnx_ir as ir
 from jax import lax
 from jax.extend.core import primitives as P
 
+from jax2onnx import opsets
 from jax2onnx.decompose.registry import DECOMPOSITIONS
 from jax2onnx.graphs import all_nodes, output_positions, roots, use_instead
 from jax2onnx.lower.context import Builder, Val
@@ -30,7 +31,8 @@ _OPERAND = "operand"
 
 @lowers(P.threefry2x32_p)
 def draw(g: Builder, *operands: Val) -> list[Val]:
-    """One node with the name of the primitive."""
+    """One node with the name of the primitive. What it will be written out as needs a later opset than most."""
+    opsets.check_operator("BitwiseXor", g.opset)
     out = [(v.aval.shape, v.aval.dtype) for v in g.eqn.outvars]
     return list(g.op(g.eqn.primitive.name, *operands, domain=DRAWS, out=out))
 

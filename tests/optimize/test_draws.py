@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from jax.extend.core import primitives as P
 
-from jax2onnx import onnx_function
+from jax2onnx import UnsupportedError, onnx_function, to_onnx
 from tests.helpers import check
 from tests.lower.bodies import bodies, count
 
@@ -124,3 +124,14 @@ def test_zero_times_an_integer() -> None:
     numbers = np.int32([[3, -(2**31), 0]])
     assert not count(exactly(lambda x, y: (x * 0 + y, jnp.uint32(0) * x.astype(jnp.uint32)), numbers, numbers))["Mul"]
     check(lambda x: x * 0, np.float32([np.nan, np.inf, -1, -0.0]))
+
+
+def test_opsets_without_bitwise_operators() -> None:
+    """Also where nothing but the hash itself needs them."""
+
+    def fn(key: jax.Array) -> jax.Array:
+        return lax.scan(lambda key, _: (jax.random.split(key)[0], None), key, length=9)[0]
+
+    check(fn, jax.random.PRNGKey(1), opset=18)
+    with pytest.raises(UnsupportedError, match="BitwiseXor, which ONNX has from opset 18 on"):
+        to_onnx(fn, [jax.random.PRNGKey(1)], opset=17)
