@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from jax2onnx import opsets
 from jax2onnx.attributes import as_attribute
+from jax2onnx.dimensions import is_static
 from jax2onnx.lower import dims as dims_
 from jax2onnx.lower.dtypes import BOOL, INT64, bit_width, is_float, tensor_type
 from jax2onnx.lower.infer import INFER
@@ -288,7 +289,7 @@ class Builder:
         shape = tuple(shape)
         if shape == x.shape:
             return x
-        if x.const is not None and x.const.size <= 64:
+        if x.const is not None and x.const.size <= 64 and is_static(shape):
             return self.const(x.const.reshape(shape), x.name)
         operand: Any
         operand, allow_zero = reshape_operand(x.shape, shape)

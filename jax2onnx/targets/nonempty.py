@@ -105,10 +105,16 @@ def _sums(node: ir.Node) -> Iterator[Size]:
 
 
 def _repeated_batches(node: ir.Node) -> Iterator[Size]:
-    """MatMul does not repeat an operand for an empty batch, unless it is one matrix on the right."""
-    rank = len(dims(node.outputs[0]))
+    """MatMul does not repeat an operand for an empty batch, unless it is one matrix on the right. A vector is for
+    each row."""
+    left, right = (dims(_operand(node, i)) for i in (0, 1))
+    if len(right) == 1:
+        yield from left[:-1]
+        return
+    rank = max(len(left), len(right))
+    repeats_left = len(right) > len(left)
     left, right = (aligned_dims(_operand(node, i), rank)[:-2] for i in (0, 1))
-    if any(size != 1 for size in right) or len(dims(_operand(node, 1))) > len(dims(_operand(node, 0))):
+    if any(size != 1 for size in right) or repeats_left:
         for a, b in zip(left, right, strict=True):
             if a != b and 1 in (a, b):
                 yield b if a == 1 else a

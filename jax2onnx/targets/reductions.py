@@ -94,7 +94,10 @@ def reduce_l1(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-    """The sum over `axes`, one after the other, the last one first."""
+    """The sum over `axes`, one after the other, the last one first.
+
+    Where there may be no rows, with a column of ones: with a vector, MatMul refuses that.
+    """
     dims = dims_of(x)
     if 0 in dims and is_static(e.dims):  # MatMul refuses a vector and no rows
         return e.Expand(e.const(np.zeros((), dtype_of(x).numpy())), e.const(np.array(e.dims, np.int64)))
@@ -108,8 +111,9 @@ def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Va
     for axis in reversed(positions):
         is_last, size = axis == len(dims) - 1, dims[axis]
         del dims[axis]
-        if is_last and isinstance(size, int) and size <= STORED_ONES and likely_size(dims) >= MANY_SUMS:
-            column = e.MatMul(x, e.const(np.ones((size, 1), dtype_of(x).numpy())), shape=[*dims, 1])
+        is_stored = isinstance(size, int) and size <= STORED_ONES
+        if is_last and (not is_static(dims) or (is_stored and likely_size(dims) >= MANY_SUMS)):
+            column = e.MatMul(x, ones_like_axis(e, x, axis, as_column=True), shape=[*dims, 1])
             if axes == [axis] and node.attributes.get_int("keepdims", 1):
                 return column
             x = e.Squeeze(column, e.const(np.array([-1])), shape=dims)
@@ -123,17 +127,18 @@ def summed(e: Emitter, node: ir.Node, x: ir.Value, axes: Sequence[int]) -> ir.Va
     return x
 
 
-def ones_like_axis(e: Emitter, x: ir.Value, axis: int) -> ir.Value:
+def ones_like_axis(e: Emitter, x: ir.Value, axis: int, *, as_column: bool = False) -> ir.Value:
     """As many ones as `x` has elements along an axis."""
     size, dtype = dims_of(x)[axis], dtype_of(x)
     if isinstance(size, int) and size <= STORED_ONES:
-        return e.const(np.ones(size, dtype.numpy()))
+        return e.const(np.ones((size, 1) if as_column else size, dtype.numpy()))
     length = (
         e.const(np.array([size]))
         if isinstance(size, int)
         else e.Shape(x, start=axis, end=axis + 1, shape=[1], dtype=INT64)
     )
-    return e.Expand(e.const(np.array(1, dtype.numpy())), length, shape=[size])
+    ones = e.Expand(e.const(np.array(1, dtype.numpy())), length, shape=[size])
+    return e.Unsqueeze(ones, e.const(np.array([1])), shape=[size, 1]) if as_column else ones
 
 
 @expands("Einsum", "i8 i16 i32 i64 u8 u16 u32 u64")

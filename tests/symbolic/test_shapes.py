@@ -283,3 +283,12 @@ def test_equal_names_are_one_dimension_across_pytrees():
         return tree["x"] + tree["y"][1].sum(0) + z, np.float32(1) * tree["x"].shape[0]
 
     check_at_sizes(f, {"x": ("B", "T"), "y": [("T",), ("C", "B", "T")]}, ("T",))
+
+
+def test_known_arrays_without_elements():
+    """They have no elements, whatever the other sizes are."""
+
+    def f(x):
+        return jnp.zeros(0).reshape(x.shape) + x, jax.random.uniform(jax.random.key(1), x.shape) + x
+
+    check_at_sizes(f, "f32[B,0,T]")
