@@ -154,10 +154,10 @@ def locate(
     if along and len(bounds) == 1:
         index = g.squeeze(index, [index.rank - 1])
         start = _clamp(g, index, bounds)
-        return start, g.Equal(start, index) if check else None
+        return start, _is_inside(g, start, index, bounds) if check else None
     if check and bounds:
         moved = _clamp(g, index, bounds)
-        start, is_inside = _select(g, moved, components), _all(g, g.Equal(moved, index))
+        start, is_inside = _select(g, moved, components), _all(g, _is_inside(g, moved, index, bounds))
     else:
         start, is_inside = _clamp(g, index, bounds, margin), None
     return g.squeeze(start, [start.rank - 1]) if along else start, is_inside
@@ -170,9 +170,10 @@ def _locate_columns(g: Builder, w: Windows, columns: Sequence[Val], check: bool)
         if not check and axis not in w.moving:
             continue
         index = _as_int64(g, column)
-        starts[axis] = _clamp(g, index, [w.shape[axis] - w.sizes[axis]])
+        bounds = [w.shape[axis] - w.sizes[axis]]
+        starts[axis] = _clamp(g, index, bounds)
         if check:
-            flag = g.Equal(starts[axis], index)
+            flag = _is_inside(g, starts[axis], index, bounds)
             is_inside = flag if is_inside is None else g.And(is_inside, flag)
     moving = [starts[axis] for axis in w.moving]
     start = moving[0] if len(moving) == 1 else g.Concat(*moving, axis=moving[0].rank - 1)
@@ -215,6 +216,24 @@ def _clamp(g: Builder, index: Val, bounds: Sequence[Any], margin: int = 0) -> Va
         return g.Clip(index, low, high)
     highs = np.asarray(bounds, index.dtype) if is_static(bounds) else g.shape_of(bounds)
     return g.Min(g.Max(index, low), highs)
+
+
+def are_some_inside(w: Windows) -> bool:
+    """Is there a place for each window, whatever the sizes are? In an axis that may be empty there is not."""
+    return all(compat.dims.is_at_least(w.shape[a] - w.sizes[a], 0) for a in w.starts)
+
+
+def moved_inside(g: Builder, w: Windows, indices: Val) -> Val:
+    """Indices of windows inside of the operand, as near to these as can be; -1 if there are none."""
+    return _clamp(g, _as_int64(g, indices), [w.shape[a] - w.sizes[a] for a in w.starts])
+
+
+def _is_inside(g: Builder, clamped: Val, index: Val, bounds: Sequence[Any]) -> Val:
+    """Which components were between 0 and `bounds`. Where an axis may be empty, -1 is clamped to -1 and is not."""
+    is_same = g.Equal(clamped, index)
+    if all(compat.dims.is_at_least(bound, 0) for bound in bounds):
+        return is_same
+    return g.And(is_same, g.GreaterOrEqual(index, np.zeros((), index.dtype)))
 
 
 def _all(g: Builder, flags: Val) -> Val:

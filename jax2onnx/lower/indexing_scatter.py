@@ -26,12 +26,14 @@ from jax2onnx.lower.indexing import (
     MODES,
     Ints,
     Windows,
+    are_some_inside,
     arrange,
     as_val,
     coordinates,
     is_one,
     is_small_grid,
     locate,
+    moved_inside,
     positions,
     product,
     strides,
@@ -77,6 +79,8 @@ def _rule(combine: str, prepare: Callable[[Builder, Val], Val] | None = None) ->
             updates = prepare(g, updates)
         w = scatter_windows(x.shape, indices.shape, updates.shape, dimension_numbers)
         drops = mode != lax.GatherScatterMode.CLIP
+        if not drops and not are_some_inside(w):
+            indices, drops = moved_inside(g, w, indices), True
         if combine in (MIN, MAX) and g.opset < 18 and not (unique_indices or w.never_overlap):
             step = functools.partial(
                 scatter_windows_in_order,
@@ -153,7 +157,7 @@ def write(
             if replaced is None:
                 replaced = _scatter(g, w, x, start, None, u, last, combine, unique=True)
             return replaced if valid is None else g.Where(g.reshape(valid, ()), replaced, x)
-    elif isinstance(valid, Val) and combine == ADD and _adds_zeros(x, u.shape[len(w.batch) :]):
+    elif isinstance(valid, Val) and combine == ADD and are_some_inside(w) and _adds_zeros(x, u.shape[len(w.batch) :]):
         mask = g.unsqueeze(valid, range(len(w.batch), u.rank))
         u, valid = g.Where(mask, u, np.zeros((), u.dtype)), None
     return _scatter(g, w, x, start, valid, u, last, combine, unique=unique or w.never_overlap)

@@ -212,3 +212,18 @@ def test_counters_in_narrow_types_are_not_even_steps(dtype):
     for last in (jnp.int32, jnp.uint8):
         fn = lambda x, last=last: x[:, jnp.arange(x.shape[1]).astype(dtype).astype(last)]  # noqa: E731
         check_at_sizes(fn, "f32[B,T,4]", sizes=sizes, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["drop", "clip"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32])
+def test_nothing_is_written_where_nothing_is(dtype, mode):
+    """In an axis that turns out to be empty, no index is inside: not even -1, which the last of none is clipped to."""
+    places = np.array([0, -1, 5, -1], np.int32)
+
+    def fn(x, i):
+        rest = x[1:].astype(dtype)
+        written = [getattr(rest.at[j], name)(2, mode=mode) for j in (places, i) for name in ("add", "multiply", "max")]
+        return rest.at[places[:1]].set(7, mode=mode), *written
+
+    sizes = [{"T": t, "N": 4} for t in (1, 2, 7)]
+    check_at_sizes(fn, "f32[T,3]", "i32[N]", sizes=sizes, empty="N", rtol=0, atol=0)
