@@ -35,21 +35,24 @@ def nonempty_sizes(model: ir.Model, target: str, specs: Any) -> list[str]:
     functions = [f for f in model.functions.values() if f.domain != DOMAIN]
     for node in itertools.chain(model.graph.all_nodes(), *(f.all_nodes() for f in functions)):
         for size in _needed(node):
-            if isinstance(size, str) and _may_be_zero(size, scope):
+            if isinstance(size, str) and _may_be_zero(size, scope, given):
                 found[f"{size} >= 1"] = None
         for size in _windows(node):
-            if (
-                isinstance(size, str)
-                and not size.startswith("?")
-                and not compat.dims.is_positive(parse_dim(size, given))
-            ):
+            if not isinstance(size, str) or size.startswith("?"):
+                continue
+            if not compat.dims.is_positive(parse_dim(size, given)) or _may_be_zero(size, scope, given):
                 found[f"{size} >= 1"] = None
     return list(found)
 
 
-def _may_be_zero(size: str, scope: SymbolicScope) -> bool:
-    """Is a size 0 for some inputs, although JAX takes it to be 1 or more? Of others, the program takes care."""
+def _may_be_zero(size: str, scope: SymbolicScope, given: SymbolicScope) -> bool:
+    """Is a size 0 for some inputs, although JAX takes it to be 1 or more? Of others, the program takes care.
+
+    Not if the caller has said that it is larger.
+    """
     if size.startswith("?"):  # it depends on the data
+        return False
+    if size.isidentifier() and compat.dims.is_at_least(parse_dim(size, given), 2):
         return False
     dim = parse_dim(size, scope)
     return compat.dims.is_positive(dim) and not is_never_negative(dim - 1)
@@ -66,6 +69,8 @@ def _needed(node: ir.Node) -> Iterator[Size]:
             yield from _repeated_batches(node)
         case "Conv":  # divides by the size of its kernel
             yield from dims(_operand(node, 1))[2:]
+        case "MaxPool" | "AveragePool":  # also if there is padding
+            yield from dims(_operand(node, 0))[1:]
         case "ConvTranspose":  # makes another shape
             yield from dims(_operand(node, 0))[2:]
         case "GroupNormalization":  # is written out with Reshapes to -1
@@ -73,7 +78,7 @@ def _needed(node: ir.Node) -> Iterator[Size]:
 
 
 def _windows(node: ir.Node) -> Sequence[Size]:
-    """How many windows there are. If even the first does not fit, the runtime fails, or takes what there is of it."""
+    """How many windows there are. If there is none, the runtime fails, or takes what there is of the first."""
     return dims(node.outputs[0])[2:] if node.op_type in ("Conv", "MaxPool", "AveragePool") else ()
 
 

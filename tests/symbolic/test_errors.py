@@ -219,6 +219,8 @@ NOT_EMPTY = {
     "sums of integers in batches": (lambda x: x.astype(int).sum(1), "f32[B,4,T]", ["B >= 1"]),
     "turned around": (lambda x: jnp.roll(x, 1, 0) + jnp.roll(x, -5, 0), "f32[T,4]", []),
     "transposed": (lambda x: lax.conv_transpose(x, PER_HEAD, (2,), "VALID"), "f32[B,T,4]", ["T >= 1"]),
+    "images": (lambda x: lax.conv_general_dilated(x, PER_HEAD, (1,), "SAME"), "f32[B,4,T]", ["T >= 1"]),
+    "windows": (lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3), (1, 1), "SAME"), "f32[2,T]", ["T >= 1"]),
     "steps in steps": (lambda x: lax.map(accumulated, x), "f32[B,T,4]", ["B >= 1", "T >= 1"]),
     "steps in a branch": (lambda x: lax.cond(x.sum() >= 0, accumulated, jnp.sin, x), "f32[T,4]", ["T >= 1"]),
     "steps in a function": (jax2onnx.onnx_function(accumulated), "f32[T,4]", ["T >= 1"]),
