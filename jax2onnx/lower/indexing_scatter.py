@@ -79,8 +79,6 @@ def _rule(combine: str, prepare: Callable[[Builder, Val], Val] | None = None) ->
             updates = prepare(g, updates)
         w = scatter_windows(x.shape, indices.shape, updates.shape, dimension_numbers)
         drops = mode != lax.GatherScatterMode.CLIP
-        if not drops and not are_some_inside(w):
-            indices, drops = moved_inside(g, w, indices), True
         if combine in (MIN, MAX) and g.opset < 18 and not (unique_indices or w.never_overlap):
             step = functools.partial(
                 scatter_windows_in_order,
@@ -90,6 +88,8 @@ def _rule(combine: str, prepare: Callable[[Builder, Val], Val] | None = None) ->
                 unique_indices=False,
             )
             return g.call_jax(step, x, indices, updates)
+        if not drops and not are_some_inside(w):
+            indices, drops = moved_inside(g, w, indices), True
         return write(g, w, x, indices, updates, combine, drops=drops, unique=unique_indices)
 
     return scatter
