@@ -39,7 +39,9 @@ D = ir.DataType
 HAS_KERNEL = {D.FLOAT, D.DOUBLE, D.INT8, D.INT32, D.INT64, D.UINT8, D.UINT32, D.UINT64, D.BOOL}
 """Others would be converted before and after, while Slice and Concat take them as they are."""
 
-MODES: tuple[Literal["edge", "reflect", "wrap"], ...] = ("edge", "reflect", "wrap")
+Mode = Literal["edge", "reflect", "wrap"]
+MODES: dict[Mode, tuple[int, int]] = {"edge": (0, -1), "reflect": (1, -2), "wrap": (-1, 0)}
+"""Each with the elements of what is padded that come right before and right behind it."""
 
 
 class _Placed(NamedTuple):
@@ -61,11 +63,16 @@ def recognise_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
     positions = np.concatenate([part.positions for part in placed])
     for x, start in _whole(node, placed, positions):
         size = int(dims(x)[axis])
-        base = positions[start : start + size]
+        end = start + size
+        base = positions[start:end]
         if size < 2 or all(np.array_equal(part.positions, base) for part in placed):
             continue  # repeated as a whole
-        widths = start, len(positions) - start - size
-        for mode in MODES:
+        widths = start, len(positions) - end
+        for mode, (before_it, behind_it) in MODES.items():
+            if start and positions[start - 1] != base[before_it]:  # which mostly settles it
+                continue
+            if end < len(positions) and positions[end] != base[behind_it]:
+                continue
             if _is_right(r, x, axis, widths, mode) and (positions == np.pad(base, widths, mode=mode)).all():
                 pads = [0] * (2 * rank)
                 pads[axis], pads[axis + rank] = widths
