@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -66,7 +67,7 @@ from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.functions import import_functions
 from jax2onnx.optimize.independent import compute_all_steps_at_once
 from jax2onnx.optimize.rows import keep_rows
-from jax2onnx.optimize.shared import remove_unused, share_equal_nodes
+from jax2onnx.optimize.shared import remove_unused, share_equal_constants, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
 from jax2onnx.optimize.steps import take_out_step_arithmetic
 
@@ -204,6 +205,7 @@ def optimize(
         masked_attention.recognise_masked_attention,
     )
     if any(counts[rule.__name__] for rule in repeating):
+        share_equal_constants(model.graph)
         counts["share_equal_nodes"] += share_equal_nodes(model)
     calling = (masked_attention.recognise_masked_attention, saturation.convert_plain_numbers_at_once)
     if any(counts[rule.__name__] for rule in calling):
@@ -226,35 +228,46 @@ def optimize_part(graph: ir.Graph, opset: int, normalization_mode: str = "auto")
 def _to_rest(model: ir.Model, normalization_mode: str) -> Counter[str]:
     """Apply all rules until none applies."""
     recognise = [*RECOGNISE, *NORMALIZE[normalization_mode]]
-    done = _rewrite(model, TIDY)
-    counts = done.copy()
-    done = _rewrite(model, [*TIDY, *recognise], done)  # before axes move away from where formulas have them
-    counts += done
+    last = _round(model, TIDY)
+    counts = last.done.copy()
+    last = _round(model, [*TIDY, *recognise], last)  # before axes move away from where formulas have them
+    counts += last.done
     for _ in range(MAX_ROUNDS):
-        done = _rewrite(model, [*TIDY, *MOVE, *recognise], done)
-        if not done.total():
+        last = _round(model, [*TIDY, *MOVE, *recognise], last)
+        if not last.done.total():
             break
-        counts += done
+        counts += last.done
     return counts
 
 
-def _rewrite(model: ir.Model, rule_sets: list[RuleSet], before: Counter[str] | None = None) -> Counter[str]:
-    """Apply rules, and then the passes over whole graphs; how often which did something.
+class _Round(NamedTuple):
+    """How often which rule and which pass over whole graphs did something, and the rules that apply to nothing now."""
 
-    If this comes right after another such round, `before` is what that did.
-    """
-    rewriter = Rewriter(model, rule_sets)
+    done: Counter[str]
+    settled: Sequence[RuleSet]
+
+
+def _rewrite(model: ir.Model, rule_sets: list[RuleSet]) -> Counter[str]:
+    """Apply rules, and then the passes over whole graphs; how often which did something."""
+    return _round(model, rule_sets).done
+
+
+def _round(model: ir.Model, rule_sets: list[RuleSet], before: _Round | None = None) -> _Round:
+    """Apply rules, and then the passes over whole graphs, right after the round `before`, if there was one."""
+    rewriter = Rewriter(model, rule_sets, before.settled if before is not None else ())
     done = rewriter.run()
     has_loops = not LOOPS.isdisjoint(rewriter.operators)
-    if before is not None and not rewriter.is_changed and _was_last(before, has_loops):
-        return done
+    if before is not None and not rewriter.is_changed and _was_last(before.done, has_loops):
+        return _Round(done, rule_sets)
     if has_loops:
         done["drop_needless_carries"] = drop_needless_carries(model)
         done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
+    shared_constants = share_equal_constants(model.graph)
     done["share_equal_nodes"] = share_equal_nodes(model)
     if has_loops or "Slice" in rewriter.operators:  # what is taken out of loops may be sliced
         done["share_sliced_arithmetic"] = slices.share_sliced_arithmetic(model)
-    return done
+    is_as_before = not (rewriter.is_changed or done.total() or shared_constants)
+    return _Round(done, rule_sets if is_as_before else [])
 
 
 def _was_last(done: Counter[str], has_loops: bool) -> bool:

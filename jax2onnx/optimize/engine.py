@@ -55,15 +55,19 @@ one generation is of the next."""
 
 
 class Rewriter:
-    """Applies rules to all graphs of a model, and counts what each of them did."""
+    """Applies rules to all graphs of a model, and counts what each of them did.
 
-    def __init__(self, model: ir.Model, rule_sets: Iterable[RuleSet]):
+    Those that are `settled` apply to nothing in the model as it is, and are asked once it has changed.
+    """
+
+    def __init__(self, model: ir.Model, rule_sets: Sequence[RuleSet], settled: Container[RuleSet] = ()):
         self.model = model
         self.opset = model.graph.opset_imports[""]
         self.counts: Counter[str] = Counter()
         self.is_changed = False  # also if nodes were only removed
         self.operators: set[str] = set()  # that the model has, or had before some nodes were replaced
         self._rules = together(tuple(rule_sets))
+        self._unsettled = together(tuple(s for s in rule_sets if s not in settled)) if settled else self._rules
         self._asked: dict[tuple[str, ...], list[Rule]] = {}  # by the operators of a node and of its operands
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
@@ -78,12 +82,18 @@ class Rewriter:
     def run(self, start: Container[str] | None = None) -> Counter[str]:
         """Rewrite until nothing applies. With `start`, only at nodes of these operators and around what changes."""
         for graph in roots(self.model):
-            for node in all_nodes(graph):
-                self.operators.add(node.op_type)
-                if node.op_type in self._rules.by_op and (start is None or node.op_type in start):
-                    self._enqueue(node)
-                if graph is not self.model.graph:
-                    self._functions.add(id(node.graph))
+            nodes = list(all_nodes(graph))
+            by_op: dict[str, bool] = {}  # whether nodes of an operator are visited
+            for node in nodes:
+                op_type = node.op_type
+                if op_type not in by_op:
+                    by_op[op_type] = op_type in self._rules.by_op and (start is None or op_type in start)
+                if by_op[op_type]:
+                    self._queue.append(node)
+            self.operators.update(by_op)
+            if graph is not self.model.graph:
+                self._functions.update(id(node.graph) for node in nodes)
+        self._queued.update(self._queue)
         visits_left = VISITS_PER_NODE * (len(self._queue) + 100)
         while self._queue:
             node = self._queue.popleft()
@@ -135,15 +145,22 @@ class Rewriter:
             return
 
     def _rules_for(self, node: ir.Node) -> list[Rule]:
-        if node.op_type not in self._rules.by_op:
+        if node.op_type not in self._unsettled.by_op:
             return []
         key = operators_around(node)
         found = self._asked.get(key)
         if found is None:
-            rules = self._rules.applicable(*key)
+            rules = self._unsettled.applicable(*key)
             found = [r.rule for r in rules if not r.needs or not r.needs.isdisjoint(self.operators)]
             self._asked[key] = found
         return found
+
+    def _note_change(self) -> None:
+        """Rules that are settled may apply now."""
+        self.is_changed = True
+        if self._unsettled is not self._rules:
+            self._unsettled = self._rules
+            self._asked.clear()
 
     def _note_operator(self, op_type: str) -> None:
         """A node of this operator is there now: rules that need one may apply."""
@@ -158,7 +175,7 @@ class Rewriter:
         self._new.clear()
 
     def _replace(self, node: ir.Node, replacements: Sequence[ir.Value]) -> None:
-        self.is_changed = True
+        self._note_change()
         generation = self._generations.get(node, 0) + 1
         if generation == GENERATIONS:
             self._warn()
@@ -221,7 +238,7 @@ class Rewriter:
             if dead.graph is None or _is_used(dead):
                 self._enqueue(dead)
                 continue
-            self.is_changed = True
+            self._note_change()
             producers = [v.producer() for v in used_values(dead)]
             detach_bodies(dead)
             for i in range(len(dead.inputs)):

@@ -33,8 +33,11 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
 def scalar(value: ir.Value | None) -> Any:
     """The number in a constant of one element, as a NumPy scalar, else None."""
     tensor = value.const_value if value is not None else None
-    if tensor is None or any(size != 1 for size in tensor.shape.dims):
+    if tensor is None:
         return None
+    for size in tensor.shape.dims:  # a loop is faster, and rules ask this all the time
+        if size != 1:
+            return None
     return tensor.numpy().reshape(())[()]
 
 
@@ -96,7 +99,7 @@ def as_shape(dims: Iterable[Any]) -> ir.Shape:
 def integers(value: ir.Value | None) -> tuple[int, ...] | None:
     """The content of a constant vector of int64, else None."""
     array = constant(value)
-    return None if array is None else tuple(int(i) for i in array.reshape(-1))
+    return None if array is None else tuple(map(int, array.reshape(-1).tolist()))
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:

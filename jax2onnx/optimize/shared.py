@@ -23,7 +23,6 @@ def share_equal_nodes(model: ir.Model) -> int:
 
     A body sees the nodes of the graphs around it; what two bodies have in common stays in both.
     """
-    _share_equal_constants(model.graph)
     count = 0
 
     def visit(graph: ir.Graph, outer: dict[Any, ir.Node]) -> None:
@@ -50,9 +49,10 @@ def share_equal_nodes(model: ir.Model) -> int:
     return count
 
 
-def _share_equal_constants(graph: ir.Graph) -> None:
+def share_equal_constants(graph: ir.Graph) -> int:
     """Rules make constants as they need them. Those that have different names in the program stay, even if equal."""
     seen: dict[Any, ir.Value] = {}
+    count = 0
     # The dictionaries themselves: there may be thousands, and their wrappers are ten times as slow.
     used = [(value, value.meta.data) for value in graph.initializers.data.values() if value.uses()]
     names = Counter(meta.get(NAME) for _, meta in used)
@@ -66,6 +66,8 @@ def _share_equal_constants(graph: ir.Graph) -> None:
         first = seen.setdefault((name, content), value)
         if first is not value and not value.is_graph_output():
             use_instead(value.uses(), first)
+            count += 1
+    return count
 
 
 def _content(value: ir.Value) -> Any:

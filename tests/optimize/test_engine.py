@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
+import functools
+from typing import Any
 
+import jax.numpy as jnp
+import onnx_ir as ir
+import pytest
+
+from jax2onnx import optimize, to_onnx
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
+from jax2onnx.optimize.rule_sets import Rule
 
 
 def chain(*op_types: str) -> ir.Model:
@@ -59,3 +66,45 @@ def test_a_rule_is_asked_once_another_has_made_what_it_needs() -> None:
     model = chain("Tanh", "Exp", "Tanh")
     Rewriter(model, [rules]).run()
     assert names(model) == ["Abs", "Sin", "Abs"]
+
+
+def test_settled_rules_are_asked_once_something_has_changed() -> None:
+    settled, others, asked = RuleSet(), RuleSet(), []
+
+    @settled.rewrites("Tanh")
+    def ask(r: Rewriter, node: ir.Node) -> None:
+        asked.append(node.outputs[0].uses()[0].node.op_type)
+
+    @others.rewrites("Exp")
+    def make(r: Rewriter, node: ir.Node) -> ir.Value:
+        return r.op("Sin", node.inputs[0], like=node.outputs[0])
+
+    Rewriter(chain("Tanh", "Cos", "Tanh", "Neg"), [settled, others], settled=[settled]).run()
+    assert asked == []
+    Rewriter(chain("Tanh", "Cos", "Exp", "Tanh", "Neg"), [settled, others], settled=[settled]).run()
+    assert asked == ["Neg"]  # not what came before the change, and is not next to it
+
+
+def test_rules_that_have_nothing_to_do_are_asked_once_each() -> None:
+    """However many rounds follow, with more rules each: nothing changes between them."""
+    asked: list[str] = []
+
+    def noting(rule: Rule) -> Rule:
+        @functools.wraps(rule)
+        def noted(r: Rewriter, node: ir.Node) -> Any:
+            asked.append(rule.__name__)
+            return rule(r, node)
+
+        return noted
+
+    def noted(rule_set: RuleSet) -> RuleSet:
+        copy = RuleSet()
+        copy.by_op = {op: [r._replace(rule=noting(r.rule)) for r in rules] for op, rules in rule_set.by_op.items()}
+        return copy
+
+    model = to_onnx(lambda x: jnp.sin(x) * 1.5 + x, [(2,)], return_mode="ir")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("TIDY", "MOVE", "RECOGNISE"):
+            patch.setattr(optimize, name, [noted(rule_set) for rule_set in getattr(optimize, name)])
+        optimize.optimize(model)
+    assert asked and len(asked) == len(set(asked))
