@@ -174,27 +174,33 @@ class Builder:
         go to a graph around this one, unless it has to `stay`.
         """
         types: Any = INFER[op_type](*args, **attributes) if out is None else out
-        values = [a for a in args if isinstance(a, Val)]
-        if out is None and op_type in POINTWISE and any(v.small for v in values):
+        like, repeats = None, False
+        for a in args:
+            if isinstance(a, Val):
+                like = a.dtype if like is None else like
+                repeats = repeats or a.small is not None
+        if repeats and out is None and op_type in POINTWISE:
             args = tuple(a.small or a if isinstance(a, Val) else a for a in args)
             if INFER[op_type](*args, **attributes) != types:
                 return self.expand(self.op(op_type, *args, stay=stay, **attributes), types[0])
         many = isinstance(types, list)
-        if self.opset < opsets.DEFAULT and not domain:
-            opsets.check_operator(op_type, self.opset)
+        opset = self.session.opset
+        if opset < opsets.DEFAULT and not domain:
+            opsets.check_operator(op_type, opset)
         bodies = []
         if attributes:
             for name, since in OPERAND_SINCE.items():
-                if name in attributes and self.opset >= since.get(op_type, 99):
+                if name in attributes and opset >= since.get(op_type, 99):
                     moved = attributes.pop(name)
                     args = (*args, moved if isinstance(moved, tuple | list) else np.asarray(moved, np.int64))
             bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
-        like = values[0].dtype if values else None
         operands = [a if a is None or isinstance(a, Val) else self._operand(a, like) for a in args]
-        sources = {o.home for o in operands if o is not None}
-        for body in bodies:
-            sources |= body.reaches
-        home = self._place(sources, op_type, bodies, stay)
+        home = self
+        if self.depth or bodies:  # what a graph without others around it uses is its own
+            sources = {o.home for o in operands if o is not None}
+            for body in bodies:
+                sources |= body.reaches
+            home = self._place(sources, op_type, bodies, stay)
         results = [
             Val(ir.Value(shape=dims_.onnx_shape(shape), type=tensor_type(dtype)), dims_.plain(shape), dtype, home)
             for shape, dtype in (types if many else [types])

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
 def plain(shape: Sequence[Any]) -> tuple[Any, ...]:
     """A shape without NumPy's integers, which come from the parameters of a user's equations."""
-    return tuple([int(d) if isinstance(d, np.integer) else d for d in shape])
+    for dim in shape:  # a loop is faster, and this is asked of every value
+        if type(dim) is not int:
+            return tuple([int(d) if isinstance(d, np.integer) else d for d in shape])
+    return tuple(shape)
 
 
 def onnx_shape(shape: Sequence[Any]) -> ir.Shape:
     """The shape that a viewer shows: numbers, expressions such as `B` or `T + 1`, None for what depends on the data."""
-    if all(type(d) is int for d in shape):
-        return _static_shape(tuple(shape))
-    return ir.Shape(d if isinstance(d, int) else None if d is None else str(d) for d in plain(shape))
+    for dim in shape:
+        if type(dim) is not int:
+            return ir.Shape(d if isinstance(d, int) else None if d is None else str(d) for d in plain(shape))
+    return _static_shape(tuple(shape))
 
 
 @functools.lru_cache(maxsize=4096)

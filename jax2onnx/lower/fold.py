@@ -148,7 +148,7 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     Not of a call: its equations are evaluated one by one, most of them without compiling anything. But what is
     decomposed into loops (the factors of a matrix, say) is computed by JAX, as it was.
     """
-    if all(_is_empty(v.aval) for v in eqn.outvars) and not eqn.effects:
+    if _all_empty(eqn.outvars) and not eqn.effects:
         return [np.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
     for operand in operands:
         if operand.const is None:
@@ -211,14 +211,17 @@ def _steps(eqn: Any) -> float:
     return 1 + length * inner if isinstance(length, int) else np.inf
 
 
-def _is_empty(aval: Any) -> bool:
-    """Has an array no elements, whatever its operands are? Runtimes are not at their best there."""
-    size = 1
-    for dim in aval.shape:  # a loop is faster, and this is asked of every equation
-        if not isinstance(dim, int):
+def _all_empty(variables: Sequence[Any]) -> bool:
+    """Have arrays no elements, whatever they are computed from? Runtimes are not at their best there."""
+    for v in variables:  # loops are faster, and this is asked of every equation
+        size = 1
+        for dim in v.aval.shape:
+            if not isinstance(dim, int):
+                return False
+            size *= dim
+        if size:
             return False
-        size *= dim
-    return size == 0
+    return True
 
 
 def _is_small(aval: Any, limit: int = MAX_BYTES) -> bool:

@@ -76,7 +76,8 @@ class Session:
                 g.scope = outer_scope if not stack else f"{outer_scope}/{stack}" if outer_scope else stack
             g.eqn = eqn
             self._around.append(eqn)
-            env.update(zip(eqn.outvars, self._lower_equation(g, eqn, operands), strict=True))
+            for var, result in zip(eqn.outvars, self._lower_equation(g, eqn, operands), strict=True):
+                env[var] = result
             self._around.pop()
         g.eqn, g.scope = outer_eqn, outer_scope
         return [self._literal(g, v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
