@@ -6,12 +6,13 @@ that is as empty, the difference is one of arrays without elements.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import onnx_ir as ir
 from jax.export import SymbolicScope
 
-from jax2onnx.dimensions import NOTE, Dim, parse_dim
+from jax2onnx.dimensions import NOTE, parse_dim
 from jax2onnx.errors import InputError
 from jax2onnx.optimize.queries import attribute, dims, producer, scalar
 
@@ -21,35 +22,43 @@ _MANY = 50
 _MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 
-def is_number_of_elements(value: ir.Value | None, sizes: tuple[int | str, ...]) -> bool:
+Factors = tuple[int | str, ...]
+
+
+def is_number_of_elements(value: ir.Value | None, sizes: Factors) -> bool:
     """Is a value of one element the product of `sizes`?"""
+    factors = _factors(value)
+    return factors is not None and _are_equal(factors, sizes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _are_equal(a: Factors, b: Factors) -> bool:
+    """Are two products of dimensions the same? (A thousand layers ask this of the same few.)"""
     scope = SymbolicScope()
-    number = _size(value, scope)
-    if number is None:
-        return False
     try:
-        return bool(number == math.prod(s if isinstance(s, int) else parse_dim(s, scope) for s in sizes))
+        one, other = (math.prod(d if isinstance(d, int) else parse_dim(d, scope) for d in dims_) for dims_ in (a, b))
     except InputError:  # a size that depends on the data has no name
         return False
+    return bool(one == other)
 
 
-def _size(value: ir.Value | None, scope: SymbolicScope) -> Dim | None:
-    """The dimension that a value of one element is."""
+def _factors(value: ir.Value | None) -> Factors | None:
+    """The dimensions whose product a value of one element is."""
     number = scalar(value)
     if number is not None:
-        return int(number)
+        return (int(number),)
     if value is not None and NOTE in value.meta:
-        return parse_dim(value.meta[NOTE], scope)
+        return (value.meta[NOTE],)
     node = producer(value, "Shape", "Mul", *_MOVES)
     if node is None or node.inputs[0] is None or node.outputs[0].shape is None:
         return None
     if node.op_type == "Shape":
         axes = dims(node.inputs[0])[attribute(node, "start", 0) : attribute(node, "end")]
-        return None if len(axes) != 1 else axes[0] if isinstance(axes[0], int) else parse_dim(axes[0], scope)
+        return axes if len(axes) == 1 else None
     if node.op_type == "Mul":
-        a, b = (_size(v, scope) for v in node.inputs)
-        return None if a is None or b is None else a * b
-    return _size(node.inputs[0], scope)
+        a, b = map(_factors, node.inputs)
+        return None if a is None or b is None else a + b
+    return _factors(node.inputs[0])
 
 
 def is_seen_if_empty(value: ir.Value, size: str) -> bool:

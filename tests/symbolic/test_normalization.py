@@ -6,6 +6,7 @@ import pytest
 from flax import nnx
 
 import jax2onnx
+from jax2onnx.optimize import emptiness
 from tests.symbolic.sizes import check_at_sizes, count_nodes, floats
 
 IMAGE = "f32[B,H,W,8]"
@@ -66,3 +67,21 @@ def test_normalizations_in_other_precisions(dtype):
 
     wide = dtype == "f64"
     check_at_sizes(f, f"{dtype}[B,H,W,8]", empty="B H W", **({} if wide else {"rtol": 0.05, "atol": 0.05}))
+
+
+def five_means(x):
+    for _ in range(5):
+        x = jnp.tanh(x) - x.mean((0, 1), keepdims=True)
+    return x
+
+
+def test_equal_numbers_of_terms_are_compared_once():
+    """Each layer asks whether it divides by as many as it adds."""
+    emptiness._are_equal.cache_clear()
+    model = check_at_sizes(five_means, "f32[B,T,16]", empty="", **CLOSE)
+    assert operators(model).count("ReduceMean") == 5
+    assert emptiness._are_equal.cache_info().misses == 1
+
+
+def test_means_over_sizes_with_names_that_python_has_for_itself():
+    check_at_sizes(five_means, "f32[in,T,16]", empty="", **CLOSE)  # was an error: JAX calls their product T*in
