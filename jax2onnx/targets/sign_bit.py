@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from jax2onnx.graphs import all_nodes
+
 DOMAIN = "jax2onnx.target"
 NAME = "SignBit"
 """A node of this domain stands for what each target computes in its own way. None is left in a finished model."""
@@ -14,7 +16,7 @@ MICROSOFT = "com.microsoft"
 def write_out(model: ir.Model, target: str) -> None:
     """Replace every such node."""
     for root in (model.graph, *model.functions.values()):
-        for node in list(root.all_nodes()):
+        for node in list(all_nodes(root)):
             if node.domain == DOMAIN:
                 _write_out(node, target)
                 if target == "onnxruntime":
