@@ -129,7 +129,8 @@ def _extending(part: ir.Value) -> list[ir.Node]:
 def _as_they_are(part: ir.Value, group: _Group) -> list[ir.Usage]:
     """The uses that what has a further axis would not do for."""
     extending = set(_extending(part))
-    return [use for use in part.uses() if not (use.node in group or use.node in extending or _takes_both(use, part))]
+    others = [use for use in part.uses() if not (use.node in group and _is_elementwise(use.node))]
+    return [use for use in others if not (use.node in extending or _takes_both(use, part))]
 
 
 def _takes_both(use: ir.Usage, part: ir.Value) -> bool:

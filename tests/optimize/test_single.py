@@ -143,3 +143,24 @@ def test_large_constants_are_not_stored_twice():
 
     model = check(fn, points(40_000, 2))
     assert sum(t.dims[0] >= 40_000 for t in model.graph.initializer if t.dims) == 1
+
+
+@pytest.mark.parametrize(
+    "pressure",
+    [
+        lambda q: (q * q).sum(1),
+        lambda q: (q * q).max(1) + q[:, 3],
+        lambda q: jnp.exp(q)[:, 2] - q[0],
+    ],
+)
+def test_parts_of_what_is_computed_from_parts(pressure):
+    """Distances are sums over the coordinates; the forces need sums of those, and both again (smoothed particles)."""
+
+    def fn(x):
+        d = x[:, None] - x[None]
+        q = jnp.maximum(0.9 - jnp.sqrt((d * d).sum(-1) + 1e-6), 0)
+        p = pressure(q)
+        return (((p[:, None] + p[None]) * q)[..., None] * d).sum(1)
+
+    check(fn, points(9, 2), rtol=1e-5, atol=1e-6)
+    check(fn, points(9, 2), dims=[("N", 2)], rtol=1e-5, atol=1e-6)
