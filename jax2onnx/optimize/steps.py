@@ -81,6 +81,7 @@ class Scan:
 
     def compute_before(self) -> int:
         """Take out what can be taken out before the loop; how much that was."""
+        shared = self._share_slices()
         whole, moved = self.whole, dict[ir.Node, None]()
         for node in self.body:
             found = self._for_all_steps(node, whole)
@@ -102,13 +103,25 @@ class Scan:
                 replacement = value if value in self.slices else ir.Value(shape=value.shape, type=value.type)
                 scanned.append((replacement, stack, direction))
             use_instead(uses, replacement)
-        if not moved and not known:
+        if not moved and not known and not shared:
             return 0
         for node in reversed(moved):
             self.body.remove(node, safe=True)
         # A Scan has to scan something.
         self.scan(scanned or [(self.slices[0], self.wholes[0], self.directions[0])])  # type: ignore[list-item]
-        return len(moved) + known
+        return len(moved) + known + shared
+
+    def _share_slices(self) -> int:
+        """Scan an array once, also if it is used for several things; how many slices become others."""
+        first: dict[_Stack, ir.Value] = {}
+        for value in self.slices:
+            if value in self.whole and not value.is_graph_output():
+                use_instead(value.uses(), first.setdefault(self.whole[value], value))
+        twins = [v for v in self.slices if v in self.whole and first.get(self.whole[v], v) is not v]
+        twins = [v for v in twins if not v.is_graph_output()]
+        for value in twins:
+            del self.whole[value]
+        return len(twins)
 
     def _for_all_steps(self, node: ir.Node, whole: Mapping[ir.Value, _Stack]) -> tuple[list[ir.Value], int] | None:
         """The results of a node for all steps, if it is made of scanned values, and their direction."""

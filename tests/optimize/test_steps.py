@@ -230,3 +230,23 @@ def test_bodies_in_bodies():
         return lax.scan(outer, jnp.zeros(4), xs)
 
     check(fn, XS)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_array_is_scanned_once(reverse):
+    """What is computed at each step in several places is computed before the loop, once, and scanned once."""
+
+    def fn(x, times):
+        def f(t, y):
+            return (jnp.cos(t) - y) / 4
+
+        def step(y, t):
+            k = f(t + 0.25, y + f(t, y) / 2)
+            y = y + f(t + 0.25, y + k / 2) / 3 + f(t + 0.25, k)
+            return y, (y, t)
+
+        return lax.scan(step, x, times, reverse=reverse)
+
+    model = check(fn, np.float32(0.3), X, rtol=1e-5)
+    (scan,) = (node for node in model.graph.node if node.op_type == "Scan")
+    assert len(scan.input) == len(set(scan.input))
