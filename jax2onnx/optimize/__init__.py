@@ -62,6 +62,7 @@ from jax2onnx.optimize import (
     upsample,
 )
 from jax2onnx.optimize.carries import drop_needless_carries
+from jax2onnx.optimize.choices import choose_together
 from jax2onnx.optimize.draws import THREEFRY, draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.functions import import_functions
@@ -192,6 +193,8 @@ def optimize(
     if not rewriter.operators.isdisjoint(simplify.RESHAPES):
         counts["keep_single_axes"] = keep_single_axes(model)
         counts["keep_rows"] = keep_rows(model)
+    if "Where" in rewriter.operators and not LOOPS.isdisjoint(rewriter.operators):
+        counts["choose_together"] = choose_together(model)
     repeating = (
         integers.remainder_by_division,
         spans.repeat_around_short_spans,
