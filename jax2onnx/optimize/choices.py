@@ -7,13 +7,12 @@ What only one of its branches needs is computed there: not at all, if it is the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.dimensions import is_static
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.engine import constants_for, rename_operator
 from jax2onnx.optimize.queries import dims, scalar, used_values
@@ -73,7 +72,7 @@ def _is_choice(node: ir.Node) -> bool:
 
 
 def _is_repeatable(x: ir.Value, y: ir.Value) -> bool:
-    return scalar(x) is not None and is_static(dims(y)) and math.prod(dims(y)) <= SMALL  # type: ignore[arg-type]
+    return scalar(x) is not None and is_static(dims(y)) and likely_size(dims(y)) <= SMALL
 
 
 def _depends_on(node: ir.Node, others: Iterable[ir.Node]) -> bool:
