@@ -63,6 +63,7 @@ from jax2onnx.optimize import (
 )
 from jax2onnx.optimize.carries import drop_needless_carries
 from jax2onnx.optimize.choices import choose_together
+from jax2onnx.optimize.counters import bound_carries
 from jax2onnx.optimize.draws import THREEFRY, draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.functions import import_functions
@@ -265,6 +266,7 @@ def _round(model: ir.Model, rule_sets: list[RuleSet], before: _Round | None = No
     if has_loops:
         done["drop_needless_carries"] = drop_needless_carries(model)
         done["take_out_step_arithmetic"] = take_out_step_arithmetic(model)
+        done["bound_carries"] = bound_carries(model)
     shared_constants = share_equal_constants(model.graph)
     done["share_equal_nodes"] = share_equal_nodes(model)
     if has_loops or "Slice" in rewriter.operators:  # what is taken out of loops may be sliced
@@ -275,5 +277,5 @@ def _round(model: ir.Model, rule_sets: list[RuleSet], before: _Round | None = No
 
 def _was_last(done: Counter[str], has_loops: bool) -> bool:
     """Would the passes find nothing more after this round of them? To make equal nodes one takes one time."""
-    others = done["drop_needless_carries"] + done["take_out_step_arithmetic"] + done["share_sliced_arithmetic"]
-    return not others and not (has_loops and done["share_equal_nodes"])
+    passes = ("drop_needless_carries", "take_out_step_arithmetic", "bound_carries", "share_sliced_arithmetic")
+    return not any(done[name] for name in passes) and not (has_loops and done["share_equal_nodes"])

@@ -48,7 +48,7 @@ class Carries:
         fixed = {i for i in range(self.count) if self._is_fixed(i, results)}
         for i in sorted(fixed):
             start = self.node.inputs[self.first_in + i]
-            use_instead(self._inside(i).uses(), start)
+            use_instead(self.inside(i).uses(), start)
             use_instead(self.node.outputs[i].uses(), start)
         alive = self._alive()
         dropped = {i for i in range(self.count) if i in fixed or i not in alive}
@@ -58,12 +58,21 @@ class Carries:
             self.keep([i for i in range(self.count) if i not in dropped])
         return len(dropped)
 
-    def _inside(self, i: int) -> ir.Value:
+    def inside(self, i: int) -> ir.Value:
+        """A carry as the body gets it."""
         return self.body.inputs[self.first_in + i]
+
+    def start(self, i: int) -> ir.Value | None:
+        """What it is before the first step."""
+        return self.node.inputs[self.first_in + i]
+
+    def update(self, i: int) -> ir.Value:
+        """What a step makes of it."""
+        return self.body.outputs[self.first_out + i]
 
     def _is_fixed(self, i: int, results: Mapping[ir.Value, int]) -> bool:
         """Is a carry passed on as it is? Not if it is another result of the body, or of the graph, as well."""
-        own, inside = self.body.outputs[self.first_out + i], self._inside(i)
+        own, inside = self.body.outputs[self.first_out + i], self.inside(i)
         passed = own
         while (source := passed.producer()) is not None and source.op_type == "Identity":
             passed = source.inputs[0]  # type: ignore[assignment]
@@ -78,7 +87,7 @@ class Carries:
         wanted = outputs[: self.first_out] + outputs[self.first_out + self.count :]
         alive = {i for i, v in enumerate(self.node.outputs[: self.count]) if v.uses() or v.is_graph_output()}
         wanted += [outputs[self.first_out + i] for i in alive]
-        position = {self._inside(i): i for i in range(self.count)}
+        position = {self.inside(i): i for i in range(self.count)}
         seen: set[ir.Value] = set()
         while wanted:
             value = wanted.pop()

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import is_static
+from jax2onnx.graphs import bodies
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar, splat
 
@@ -19,6 +20,9 @@ RULES = RuleSet()
 
 Interval = tuple[int, int]
 """The least and the greatest value that an element may have."""
+
+BOUNDS = "bounds"
+"""The key under which a value remembers what `counters.py` found out about it."""
 
 MAX_DEPTH = 8
 """How many nodes back bounds are looked for."""
@@ -46,6 +50,8 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
         array = value.const_value.numpy() if 0 < value.const_value.size <= MAX_SIZE else None
         return None if array is None else (int(array.min()), int(array.max()))
     node = value.producer()
+    if BOUNDS in value.meta:
+        return value.meta[BOUNDS]
     if node is None or depth == 0:
         return None
     if node.op_type == "Shape":
@@ -69,9 +75,11 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
         found = (0, (count if isinstance(count, int) else LARGEST_SIZE) - 1) if is_place and count != 0 else None
     elif node.op_type == "ReduceSum":
         found = _of_sum(node, bounds(node.inputs[0], depth - 1))
-    elif node.op_type == "Concat":
-        parts = [p for p in (bounds(v, depth - 1) for v in node.inputs) if p is not None]
-        if len(parts) < len(node.inputs):
+    elif node.op_type in ("Concat", "If"):
+        place = list(node.outputs).index(value)
+        joined = node.inputs if node.op_type == "Concat" else [branch.outputs[place] for branch in bodies(node)]
+        parts = [p for p in (bounds(v, depth - 1) for v in joined) if p is not None]
+        if len(parts) < len(joined):
             return None
         found = min(p[0] for p in parts), max(p[1] for p in parts)
     elif node.op_type in ARITHMETIC:
