@@ -1,18 +1,27 @@
-"""What a loop carries from step to step for nothing: values that never change, and values that nothing depends on.
+"""What a loop carries from step to step for nothing: values that never change, that nothing depends on, or that are
+always equal to others.
 
 JAX programs have few of them. But a condition that was found to hold, or a choice between two equal values, leaves
-carries behind that are only passed on; and libraries count what most programs do not ask for.
+carries behind that are only passed on; and libraries count what most programs do not ask for, or have counted already.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from jax2onnx.graphs import bodies, output_positions, roots, use_instead
-from jax2onnx.optimize.queries import attribute, used_values
+from jax2onnx.optimize.queries import attribute, constant, used_values
+from jax2onnx.optimize.shared import frozen_attributes
+
+MAX_DEPTH = 6
+"""Through how many nodes two values are compared."""
+
+_Pairs = frozenset[tuple[ir.Value, ir.Value]]
+"""Values that are taken to be equal."""
 
 
 def drop_needless_carries(model: ir.Model) -> int:
@@ -44,6 +53,7 @@ class Carries:
 
     def drop(self) -> int:
         """Take out what is needless; how much that was."""
+        merged = self._merge_equal()
         results = Counter(self.body.outputs.copy())
         fixed = {i for i in range(self.count) if self._is_fixed(i, results)}
         for i in sorted(fixed):
@@ -53,10 +63,33 @@ class Carries:
         alive = self._alive()
         dropped = {i for i in range(self.count) if i in fixed or i not in alive}
         if len(dropped) == len(self.node.outputs):  # which nothing uses
-            return 0
+            return merged
         if dropped:
             self.keep([i for i in range(self.count) if i not in dropped])
-        return len(dropped)
+        return merged + len(dropped)
+
+    def _merge_equal(self) -> int:
+        """Use one carry for all that are always equal to it; how many were used for the same."""
+        count = 0
+        alike: dict[Any, int] = {}  # there may be thousands: each is compared with one that looks the same
+        for j in range(self.count):
+            look = _looks(self.start(j), None), _looks(self.update(j), self.inside(j))
+            i = alike.setdefault(look, j)
+            if i != j and self.are_equal(i, j):
+                # The one that the graph returns stays.
+                kept, other = (j, i) if self.node.outputs[j].is_graph_output() else (i, j)
+                alike[look] = kept
+                pairs = (self.inside(other), self.inside(kept)), (self.node.outputs[other], self.node.outputs[kept])
+                count += any(value.uses() for value, _ in pairs)
+                for value, first in pairs:
+                    use_instead(value.uses(), first)
+        return count
+
+    def are_equal(self, i: int, j: int, pairs: _Pairs = frozenset(), depth: int = MAX_DEPTH) -> bool:
+        """Do two carries start as the same, and does a step make the same of both if they are?"""
+        if not _are_equal(self.start(i), self.start(j), pairs, depth):
+            return False
+        return _are_equal(self.update(i), self.update(j), pairs | {(self.inside(i), self.inside(j))}, depth)
 
     def inside(self, i: int) -> ir.Value:
         """A carry as the body gets it."""
@@ -112,6 +145,42 @@ class Carries:
         _choose(places, 0, self.count, kept)
         give_inputs(node, inputs)
         keep_outputs(node, places)
+
+
+def _looks(value: ir.Value | None, inside: ir.Value | None, depth: int = 2) -> Any:
+    """What is equal for equal carries, of what they start with, or of what becomes of what is `inside`."""
+    if value is None or value is inside:
+        return ""
+    known = value.const_value
+    if known is not None:
+        return known.tobytes() if known.size == 1 else known.size
+    source = value.producer()
+    if source is None or depth == 0 or bodies(source):
+        return id(value) if inside is None else None
+    return source.op_type, *(_looks(x, inside, depth - 1) for x in source.inputs)
+
+
+def _are_equal(a: ir.Value | None, b: ir.Value | None, pairs: _Pairs, depth: int) -> bool:
+    """Are two values always the same, to the bit, if those of the `pairs` are?"""
+    if a is b or (a, b) in pairs:
+        return True
+    if a is None or b is None or a.dtype != b.dtype or depth == 0:
+        return False
+    x, y = constant(a), constant(b)
+    if x is not None or y is not None:
+        return x is not None and y is not None and x.size == 1 and x.shape == y.shape and x.tobytes() == y.tobytes()
+    one, other = a.producer(), b.producer()
+    if one is None or other is None or one.op_type != other.op_type or one.domain or other.domain:
+        return False
+    if bodies(one):
+        loop = Carries(one) if one is other and one.op_type in ("Loop", "Scan") else None
+        i, j = (list(node.outputs).index(value) for node, value in ((one, a), (other, b)))
+        return loop is not None and max(i, j) < loop.count and loop.are_equal(i, j, pairs, depth - 1)
+    if len(one.inputs) != len(other.inputs) or len(one.outputs) != 1 or len(other.outputs) != 1:
+        return False
+    if not all(_are_equal(p, q, pairs, depth - 1) for p, q in zip(one.inputs, other.inputs, strict=True)):
+        return False
+    return frozen_attributes(one) == frozen_attributes(other)
 
 
 def _choose(values: list, first: int, count: int, kept: list[int]) -> None:

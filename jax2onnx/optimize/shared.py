@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jax2onnx.graphs import all_nodes, bodies, roots, use_instead
+from jax2onnx.graphs import all_nodes, bodies, output_positions, roots, use_instead
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import detach_bodies
 
@@ -36,7 +36,7 @@ def share_equal_nodes(model: ir.Model) -> int:
                     visit(body, seen)
                 continue
             first = _first(node, seen)
-            if first is node or any(v.is_graph_output() for v in node.outputs):
+            if first is node or not _return_instead(node, first, graph):
                 continue
             for old, new in zip(node.outputs, first.outputs, strict=True):
                 use_instead(old.uses(), new)
@@ -47,6 +47,21 @@ def share_equal_nodes(model: ir.Model) -> int:
     for graph in roots(model):
         visit(graph, {})
     return count
+
+
+def _return_instead(node: ir.Node, first: ir.Node, graph: ir.Graph) -> bool:
+    """Let a graph return the results of a node in place of those of another; whether none of the others' is left."""
+    returned = [(old, new) for old, new in zip(node.outputs, first.outputs, strict=True) if old.is_graph_output()]
+    if not returned:
+        return True
+    if first.graph is not graph or any(new.is_graph_output() for _, new in returned):
+        return False  # which are none of this graph's, or would be two of its results
+    positions = output_positions(graph)
+    for old, new in returned:
+        for i in positions[old]:
+            graph.outputs[i] = new
+        new.name, old.name = old.name, None
+    return True
 
 
 def share_equal_constants(graph: ir.Graph) -> int:

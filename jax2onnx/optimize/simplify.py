@@ -315,6 +315,12 @@ def cancel_not(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return inner.inputs[0] if inner is not None else None
 
 
+@rewrites("And", "Or")
+def once_is_enough(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """x and x, x or x."""
+    return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
+
+
 @rewrites("Where")
 def known_where(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A condition that is known and the same everywhere, or two equal cases."""

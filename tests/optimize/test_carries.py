@@ -102,3 +102,68 @@ def test_a_loop_that_does_not_run() -> None:
         return counted(lambda c: (c[0] + 2, jnp.where(c[0] > 0, c[1], c[1]), c[2] * 2), x + 100, x, x)
 
     check(fn, X)
+
+
+def test_carries_that_are_equal() -> None:
+    """Libraries count steps that the program counts as well."""
+
+    def step(c: Any) -> Any:
+        x, i, n, total = c
+        return jnp.sin(x) + i + n + 2, i + 1, n + 1, total + n
+
+    model = check(lambda x: counted(step, x, 0, 0, 0)[::3], X)
+    assert carries(model) == 3
+    model = check(lambda x: counted(step, x, 0, 0, 0), X)  # the carry that is returned twice stays
+    model = check(lambda x: counted(step, x, 0, 1, 0)[::3], X)
+    assert carries(model) == 4
+    check(lambda x: counted(step, x, 0, 0.0, 0), X)
+
+
+def test_equal_arrays() -> None:
+    def fn(x: Any, xs: Any) -> Any:
+        def step(c: Any, x: Any) -> Any:
+            a, b, d = c
+            return (a * x + jnp.where(a > 0, d, a), b * x + jnp.where(b > 0, d, b), a - b), a + 2 * b
+
+        return lax.scan(step, (x, x, x), xs)
+
+    check(fn, np.float32([1, -2, np.nan]), np.float32([0.5, -0.0, np.inf]))
+    model = check(lambda x, xs: fn(x, xs)[1], X, X)
+    assert carries(model) == 3  # two carries, one of which is always 0 after a step but not before, and what is stacked
+    check(lambda x, xs: fn(x, xs)[0], X, X)
+
+
+def test_equal_carries_of_loops_in_loops() -> None:
+    def fn(x: Any) -> Any:
+        def inner(c: Any) -> Any:
+            return lax.while_loop(lambda c: (c[0] < 9) & (c[2][0] < 9), lambda c: (c[0] + 1, c[1] + 1, c[2] + c[1]), c)
+
+        def step(c: Any) -> Any:
+            i, n, y = inner(c)
+            return i, n, y / 2
+
+        return lax.while_loop(lambda c: c[0] + c[1] < 12, step, (0, 0, x))
+
+    model = check(lambda x: fn(x)[1:], X)
+    assert carries(model) == 2
+    check(fn, X)
+
+
+def test_a_result_that_is_computed_twice() -> None:
+    """The one that is returned comes second."""
+
+    def step(c: Any) -> Any:
+        x, y = c
+        z = jnp.sin(x * y)
+        return x + 1, jnp.cos(z) + jnp.sin(x * y)
+
+    model = check(lambda x: counted(step, x, x), X)
+    (loop,) = (n for n in model.graph.node if n.op_type == "Loop")
+    assert sum(node.op_type == "Sin" for node in loop.attribute[0].g.node) == 1
+
+    def fn(x: Any) -> Any:
+        return jnp.exp(x) + 1, jnp.exp(x)
+
+    assert len(check(fn, X).graph.node) == 2
+    check(lambda x: (jnp.exp(x), jnp.exp(x), jnp.exp(x) + 1), X)
+    check(lambda x: (jnp.exp(x) + 1, jnp.exp(x), jnp.exp(x)), X)
