@@ -116,6 +116,7 @@ RECOGNISE = [
 ]
 LAST = [
     simplify.LAST,
+    conditions.LAST,
     sigmoid.LAST,
     integers.LAST,
     slices.LAST,

@@ -6,11 +6,15 @@ import operator
 
 import onnx_ir as ir
 
+from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer, scalar, splat
+from jax2onnx.optimize.queries import attribute, axes_of, dims, has_many, only_user, producer, scalar, splat
 from jax2onnx.optimize.simplify import broadcast
 
 RULES = RuleSet()
+LAST = RuleSet()
+"""What hides from others whether any of many conditions holds."""
 
 COMPARED = {
     "Equal": operator.eq,
@@ -58,6 +62,27 @@ def choose_the_other_way_round(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if same is not None and same.inputs[0] is same.inputs[1]:
         return None  # a question for NaN, which is asked in this order
     return r.op("Where", negation.inputs[0], b, a, like=node.outputs[0])
+
+
+ORDER_OF_CONDITIONS = 20
+"""From this opset on, conditions have a maximum."""
+
+
+@LAST.rewrites("Cast", given=first("ReduceMax", "ReduceMin"))
+def any_of_conditions(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Whether any of some conditions holds, or all: no numbers are needed. Of many, they are reduced faster as numbers;
+    of none, ONNX Runtime refuses to tell."""
+    y, reduced = node.outputs[0], producer(node.inputs[0], "ReduceMax", "ReduceMin")
+    numbers = producer(reduced.inputs[0], "Cast") if reduced is not None else None
+    conditions = numbers.inputs[0] if numbers is not None else None
+    if reduced is None or conditions is None or r.opset < ORDER_OF_CONDITIONS:
+        return None
+    if y.dtype != ir.DataType.BOOL or conditions.dtype != ir.DataType.BOOL:
+        return None
+    shape = dims(conditions)
+    if not is_static(shape) or 0 in shape or has_many(conditions):
+        return None
+    return r.op(reduced.op_type, conditions, *reduced.inputs[1:], like=y, **values_of(reduced))
 
 
 @RULES.rewrites("Where", given=first("Less"))

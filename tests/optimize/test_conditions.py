@@ -79,3 +79,20 @@ def test_conditions_on_what_is_repeated(compare):
     model = check(fn, np.float32(np.arange(12).reshape(2, 6)), dims=[("R", 6)], rtol=1e-5, atol=1e-5)
     assert not {"Expand", "Equal", "Less", "GreaterOrEqual"} & set(ops(model))
     check(lambda x: compare(jnp.broadcast_to(x[:, None], (6, 3)), 1.0), numbers)
+
+
+@pytest.mark.parametrize("reduce", [jnp.any, jnp.all])
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_whether_any_condition_holds(reduce, axis, keepdims):
+    def fn(x):
+        return reduce(x > 0, axis=axis, keepdims=keepdims)
+
+    for x in (X, np.abs(X) + 1, -X, np.float32([[1], [-1], [2]]), np.full((1, 1), -1, np.float32)):
+        model = check(fn, x)
+        assert "Cast" not in ops(model)
+    check(fn, X, opset=18)
+    check(fn, np.tile(X, (100, 50)))
+    check(fn, X, dims=[("R", "C")])
+    check(fn, X[:0])
+    check(fn, X[:, :0], dims=[(2, "C")])
