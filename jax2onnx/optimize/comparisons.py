@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
-from jax2onnx.optimize.intervals import MAX_SIZE, everywhere
+from jax2onnx.optimize.intervals import LIMITS, MAX_SIZE, everywhere
 from jax2onnx.optimize.queries import SPLATS, constant, dims, producer, scalar, splat
 
 RULES = RuleSet()
@@ -61,6 +61,30 @@ def nothing_below_zero(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if x is None or x.dtype is None or not x.dtype.is_floating_point() or bound is None or not bound <= 0:
         return None
     return everywhere(r, False, node, x)
+
+
+FINITE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""The floats that all integers have their place among."""
+INFINITE = {
+    # whether a number that is none of both is so beside infinity, and beside minus infinity
+    "Less": (True, False),
+    "LessOrEqual": (True, False),
+    "Greater": (False, True),
+    "GreaterOrEqual": (False, True),
+    "Equal": (False, False),
+}
+
+
+@RULES.rewrites(*INFINITE, given=first("Cast"))
+def no_integer_is_infinite(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """An integer compared with infinity, as where the number of steps has no limit."""
+    cast, bound = producer(node.inputs[0], "Cast"), scalar(node.inputs[1])
+    number = cast.inputs[0] if cast is not None else None
+    if number is None or number.dtype not in LIMITS or cast.outputs[0].dtype not in FINITE:  # type: ignore[union-attr]
+        return None
+    if bound is None or not np.isinf(bound):
+        return None
+    return everywhere(r, INFINITE[node.op_type][int(bound < 0)], node, node.inputs[0])
 
 
 @RULES.rewrites("Abs", given=first("Abs"))

@@ -95,3 +95,28 @@ def test_argmax_of_numbers_without_nan_looks_for_none() -> None:
     assert [node.op_type for node in model.graph.node].count("ArgMax") == 1
     check(lambda x: jnp.argmax(jnp.where(jnp.isnan(x), jnp.nan, x), 1), x)
     check(lambda x: jnp.argmax(jnp.where(jnp.isnan(x), 0, -x), 1), x)
+
+
+@pytest.mark.parametrize("integers", ["int32", "uint8", "int64"])
+@pytest.mark.parametrize("floats", ["float32", "float64", "float16"])
+def test_integers_beside_infinity(integers: str, floats: str) -> None:
+    """Half precision has none for large ones, which become infinite there."""
+
+    def fn(n: jax.Array) -> list[jax.Array]:
+        x = n.astype(floats)
+        ends = (np.asarray(sign * np.inf, floats) for sign in (1, -1))
+        return [answer for y in ends for answer in (x < y, x <= y, x > y, x >= y, x == y, y < x, y >= x, x != y)]
+
+    info = np.iinfo(integers)
+    model = check(fn, np.asarray([info.min, info.max, 0, 1, 2], integers), x64=True)
+    assert "Less" not in operators(model.graph) or floats == "float16"
+
+
+def test_steps_without_a_limit() -> None:
+    def fn(x: jax.Array, limit: float) -> jax.Array:
+        goes_on = lambda c: (c[0] < limit) & (c[1].sum() < 50)  # noqa: E731
+        return jax.lax.while_loop(goes_on, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
+
+    model = check(lambda x: fn(x, np.inf), np.float32([1, 2]))
+    assert sorted(operators(model.graph)) == ["Less", "Less", "Loop", "Mul", "ReduceSum", "ReduceSum"]
+    check(lambda x: fn(x, 3.0), np.float32([1, 2]))
