@@ -162,3 +162,25 @@ def test_places_and_counts_need_not_be_wrapped() -> None:
         assert ops(model).count("Clip") + ops(model).count("Min") <= 1
     check(lambda x: jnp.arange(9)[jnp.sum(x, 0) - 3], extremes("int32", 35).reshape(5, 7))
     check(lambda x: jnp.arange(9)[jnp.sum(x.astype(np.int32) * 2**30, 0)], np.ones((4, 3), bool))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "int8", "float32"])
+def test_conditions_are_counted(dtype: str) -> None:
+    def fn(x: Any, n: Any) -> Any:
+        one = jnp.ones((), dtype)
+        row = x.any()
+        return jnp.where(x, n + one, n), jnp.where(x, one + n, n), jnp.where(row, n + one, n), jnp.where(x, n, n + one)
+
+    n = np.float32([-0.0, np.nan, np.inf, 1]) if dtype == "float32" else extremes(dtype, 14)
+    x = np.arange(len(n)) % 3 == 1
+    model = check(fn, x, n, x64=True)
+    wheres = sum(node.op_type == "Where" for node in model.graph.node)
+    assert wheres == (1 if dtype in ("int32", "int64", "uint32") else wheres)
+    check(fn, x[:0], n[:0], dims=[("N",), ("N",)], x64=True)
+
+
+def test_steps_that_a_batch_counts() -> None:
+    def one(x: Any) -> Any:
+        return lax.while_loop(lambda c: (c[0] < 20) & (c[1] < 9), lambda c: (c[0] * 2, c[1] + 1), (x, 0))
+
+    check(jax.vmap(one), np.float32([1, 30, 0, -1, 7, np.nan]))
