@@ -61,7 +61,7 @@ XS = np.float32([1, -1, np.nan, 2, -0.0, -3, np.inf, 5])
         ),
         (
             lambda x, a, b, c: (
-                (jnp.where(x > 0, jnp.zeros(3), a + x), jnp.where(x > 0, b + 1, b), jnp.where(x > 0, c, ~c)),
+                (jnp.where(x > 0, jnp.zeros(3), a + x), jnp.where(x > 0, b + 2, b), jnp.where(x > 0, c, ~c)),
                 jnp.where(x > 0, a, 2 * a),
             ),
             (X, np.int32(3), np.bool_(True)),
