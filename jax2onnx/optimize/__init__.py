@@ -99,6 +99,7 @@ MOVE = [
     pools.RULES,
     upsample.RULES,
 ]
+RECURRENT = [recurrent.RULES, layers.RULES, flips.RULES, bidirectional.RULES]
 RECOGNISE = [
     indices.PICK,
     masks.RULES,
@@ -107,10 +108,7 @@ RECOGNISE = [
     sigmoid.RULES,
     piecewise.RULES,
     convolution.RULES,
-    recurrent.RULES,
-    layers.RULES,
-    flips.RULES,
-    bidirectional.RULES,
+    *RECURRENT,
     attention.RULES,
     rotary.RULES,
 ]
@@ -141,6 +139,9 @@ MAX_ROUNDS = 4
 
 MAX_NARROWINGS = 16
 """What is used twice stops one, until both users want the same part of it and have become one."""
+
+MAX_LAYERS = 16
+"""Of recurrent networks with something between them that has to leave the loop before the next one can."""
 
 LOOPS = frozenset(["Loop", "Scan"])
 
@@ -179,6 +180,8 @@ def optimize(
         counts["write_out_draws"] = write_out_draws(model)
     if counts["compute_all_steps_at_once"] or counts["write_out_draws"]:
         counts.update(_rewrite(model, [*TIDY, *MOVE]))
+    if counts["compute_all_steps_at_once"]:
+        counts.update(_recognise_what_is_left(model))
     for _ in range(MAX_NARROWINGS):
         narrowed = Rewriter(model, [narrow.RULES]).run()
         if not narrowed.total():
@@ -228,6 +231,18 @@ def optimize_part(graph: ir.Graph, opset: int, normalization_mode: str = "auto")
     model = ir.Model(empty, ir_version=10, functions=[part])
     _to_rest(model, normalization_mode)
     remove_unused(model)
+
+
+def _recognise_what_is_left(model: ir.Model) -> Counter[str]:
+    """Recurrent networks in loops that do nothing else any more; and in what these leave, layer by layer."""
+    counts: Counter[str] = Counter()
+    for _ in range(MAX_LAYERS):
+        found = Rewriter(model, RECURRENT).run(start=["Scan"])
+        if not found.total():
+            break
+        found["compute_all_steps_at_once"] = compute_all_steps_at_once(model)
+        counts += found + _rewrite(model, [*TIDY, *MOVE, *RECURRENT])
+    return counts
 
 
 def _to_rest(model: ir.Model, normalization_mode: str) -> Counter[str]:

@@ -8,6 +8,7 @@ they are the same: sums of `source @ matrix`, activations, products. Matrices ar
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -147,28 +148,27 @@ class Seen(NamedTuple):
 
 
 class _NotFound(Exception):
-    """The body has a part that is no formula."""
+    """What a node computes is no formula."""
 
 
-def formulas(body: ir.Graph) -> list[Formula] | None:
-    """The outputs of a body as formulas of its inputs, None if they are not."""
+def formulas(body: ir.Graph) -> list[Formula | None]:
+    """The outputs of a body as formulas of its inputs, None for those that are not."""
     seen: dict[ir.Value, Seen] = {}
     same: dict[tuple, Sequence[Seen]] = {}
     for value in body.inputs:
         shape = dims(value)
-        if len(shape) not in (1, 2) or not isinstance(shape[-1], int):
-            return None
-        seen[value] = Seen(Input(shape[-1], value), len(shape) - 1)
-    try:
-        for node in body:
+        if len(shape) in (1, 2) and isinstance(shape[-1], int):
+            seen[value] = Seen(Input(shape[-1], value), len(shape) - 1)
+    for node in body:
+        with contextlib.suppress(_NotFound, KeyError):  # of an operand
             _read(node, seen, same)
-        results = [seen[value] for value in body.outputs]
-    except (_NotFound, KeyError):
-        return None
     rank = len(dims(body.inputs[0]))
-    if any(len(dims(v)) != rank or r.axis != rank - 1 for v, r in zip(body.outputs, results, strict=True)):
-        return None  # the same numbers, but transposed
-    return [result.formula for result in results]
+    return [_in_rows(value, seen.get(value), rank) for value in body.outputs]
+
+
+def _in_rows(value: ir.Value, found: Seen | None, rank: int) -> Formula | None:
+    """The formula of a value, if its columns are where the states have theirs: it may be the same, but transposed."""
+    return found.formula if found is not None and len(dims(value)) == rank and found.axis == rank - 1 else None
 
 
 def _read(node: ir.Node, seen: dict[ir.Value, Seen], same: dict[tuple, Sequence[Seen]]) -> None:

@@ -33,11 +33,11 @@ class Cell(NamedTuple):
     attributes: tuple[tuple[str, Any], ...] = ()
 
 
-def _argument(formula: Formula, function: str) -> Formula | None:
+def _argument(formula: Formula | None, function: str) -> Formula | None:
     return formula.argument if isinstance(formula, Apply) and formula.function == function else None
 
 
-def _orders(formula: Formula) -> Iterator[tuple[Formula, Formula]]:
+def _orders(formula: Formula | None) -> Iterator[tuple[Formula, Formula]]:
     """The factors of a product, or the terms of a sum of two, in both orders."""
     pair: Sequence[Formula] = ()
     if isinstance(formula, Product):
@@ -57,17 +57,17 @@ def _is_same(a: Formula, b: Formula) -> bool:
     return a is b or (isinstance(b, Input) and _is_input(a, b.value) and b.is_whole())
 
 
-def simple(result: Formula) -> Cell | None:
+def simple(result: Formula | None) -> Cell | None:
     """h' = tanh(x @ a + h @ b + bias). With relu instead, ONNX Runtime's kernel drops NaN."""
     gate = _affine(_argument(result, "Tanh"))
     return None if gate is None or gate.rest or gate.gated else Cell("RNN", [gate])
 
 
-def lstm(hidden: Formula, memory: Formula, before: ir.Value) -> Cell | None:
+def lstm(hidden: Formula | None, memory: Formula | None, before: ir.Value) -> Cell | None:
     """c' = f * c + i * g; h' = o * tanh(c')."""
     for out, squashed in _orders(hidden):
         o = _argument(out, "Sigmoid")
-        if o is None or _argument(squashed, "Tanh") is not memory:
+        if o is None or memory is None or _argument(squashed, "Tanh") is not memory:
             continue
         for kept, new in _orders(memory):
             for forget, c in _orders(kept):
@@ -82,7 +82,7 @@ def lstm(hidden: Formula, memory: Formula, before: ir.Value) -> Cell | None:
     return None
 
 
-def gru(result: Formula, h: ir.Value) -> Cell | None:
+def gru(result: Formula | None, h: ir.Value) -> Cell | None:
     """h' = z * h + (1 - z) * n, where n = tanh(x @ a + r * (h @ b + bias)) or tanh(x @ a + (r * h) @ b)."""
     for z, candidate, sign in _interpolations(result, h):
         update, argument = _affine(_argument(z, "Sigmoid")), _argument(candidate, "Tanh")
@@ -108,7 +108,7 @@ def gru(result: Formula, h: ir.Value) -> Cell | None:
     return None
 
 
-def _interpolations(result: Formula, h: ir.Value) -> Iterator[tuple[Formula, Formula, int]]:
+def _interpolations(result: Formula | None, h: ir.Value) -> Iterator[tuple[Formula, Formula, int]]:
     """(z, n, sign) such that the result is z * h + (1 - z) * n; with the sign -1, (1 - z) * h + z * n."""
     if not isinstance(result, Sum):
         return

@@ -19,27 +19,26 @@ from jax2onnx.optimize.cells import Array, formulas
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.gates import Cell, gru, lstm, simple
 from jax2onnx.optimize.queries import attribute, constant, dims, producer, scalar, splat
+from jax2onnx.optimize.slices import cut_of
 
 RULES = RuleSet()
 
 
 @RULES.rewrites("Scan")
 def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
-    """A Scan of LSTM, GRU or RNN cells over one input, that gives the states after each step, or the last ones."""
+    """A Scan of LSTM, GRU or RNN cells over an input, that gives the states after each step, or the last ones."""
     body = node.attributes["body"].as_graph()
-    scanned = attribute(node, "num_scan_inputs")
-    states = len(node.inputs) - scanned
-    if scanned != 1 or states not in (1, 2):
+    states = len(node.inputs) - attribute(node, "num_scan_inputs")
+    if states not in (1, 2):
         return None
     if any(v.dtype != ir.DataType.FLOAT for v in (*body.inputs, *body.outputs)):
         return None
     if "scan_input_axes" in node.attributes or "scan_output_axes" in node.attributes:
         return None
     direction = direction_of(node, len(body.outputs) - states)
-    results = formulas(body)
-    if results is None or direction is None:
+    if direction is None:
         return None
-    x = body.inputs[states]
+    results = formulas(body)
     for hidden in range(states):
         if any(y is not results[hidden] for y in results[states:]):
             continue
@@ -49,7 +48,7 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
         if memory is not None:
             cell = lstm(results[hidden], results[memory], body.inputs[memory])
         if cell is not None and (cell.op_type != "RNN" or _batch(h) == 1):
-            made = network_of(r, node, cell, x, hidden, memory, direction)
+            made = network_of(r, node, cell, hidden, memory, direction)
             places = [1 if i == hidden else 2 if i == memory else 0 for i in range(len(node.outputs))]
             if made is not None:
                 return tuple(results_of(r, made, list(zip(node.outputs, places, strict=True))))
@@ -78,10 +77,10 @@ def take_the_last_state(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def direction_of(node: ir.Node, stacked: int) -> str | None:
-    """The direction in which a Scan reads its input and writes its results."""
+    """The direction in which a Scan reads its inputs and writes its results."""
     reads = list(attribute(node, "scan_input_directions", [0]))
     writes = list(attribute(node, "scan_output_directions", [0] * stacked))
-    if any(d != reads[0] for d in writes):
+    if any(d != reads[0] for d in (*reads, *writes)):
         return None
     return "reverse" if reads[0] else "forward"
 
@@ -102,14 +101,15 @@ class Source(NamedTuple):
 
 
 def network_of(
-    r: Rewriter, node: ir.Node, cell: Cell, x: ir.Value, hidden: int, memory: int | None, direction: str
+    r: Rewriter, node: ir.Node, cell: Cell, hidden: int, memory: int | None, direction: str
 ) -> ir.Node | None:
     """The node for a cell whose states are at these places in a Scan."""
     body = node.attributes["body"].as_graph()
     h = body.inputs[hidden]
     size = dims(h)[-1]
     assert isinstance(size, int)
-    source = _source(r, cell, x, h, node.inputs[-1])
+    states = len(node.inputs) - attribute(node, "num_scan_inputs")
+    source = _source(r, cell, dict(zip(body.inputs[states:], node.inputs[states:], strict=True)), h)
     if source is None or size == 0 or any(d == 0 for d in dims(source.x)):
         return None
     whole, unbatched = source.x, len(dims(h)) == 1
@@ -178,50 +178,85 @@ def _initial(r: Rewriter, state: ir.Value | None, unbatched: bool) -> ir.Value |
     return r.op("Unsqueeze", state, r.const(axes, np.int64), like=state, shape=shape)
 
 
-def _source(r: Rewriter, cell: Cell, x: ir.Value, h: ir.Value, whole: ir.Value | None) -> Source | None:
+def _source(r: Rewriter, cell: Cell, scanned: dict[ir.Value, ir.Value | None], h: ir.Value) -> Source | None:
+    """Where the input of the cell comes from: `scanned` has what each input of the body is for all steps."""
     gates = cell.gates
-    if whole is None or any(v not in (x, h) for gate in gates for v in gate.matrices):
-        return None
+    inputs = {v for gate in gates for v in gate.matrices} - {h}
     biases = [gate.biases for gate in gates]
+    if any(v not in scanned for v in inputs) or len(inputs) > 1:
+        return None
     if not any(gate.picks for gate in gates):
-        return Source(whole, [gate.matrices.get(x, []) for gate in gates], biases)
-    if any(len(gate.picks) != 1 or gate.picks[0].value is not x or x in gate.matrices for gate in gates):
+        x = inputs.pop() if inputs else next(iter(scanned))
+        whole = scanned[x]
+        return None if whole is None else Source(whole, [gate.matrices.get(x, []) for gate in gates], biases)
+    if inputs or any(len(gate.picks) != 1 or gate.picks[0].value not in scanned for gate in gates):
         return None
-    projection = _projection(r, whole)
-    if projection is None:
+    picks = [gate.picks[0] for gate in gates]
+    found = {v: _projection(scanned[v]) for v in {pick.value: None for pick in picks}}
+    projections = [found[pick.value] for pick in picks]
+    first = projections[0]
+    if first is None or any(p is None or p.x is not first.x or p.perms != first.perms for p in projections):
         return None
-    inner, matrix, offsets = projection
-    spans = [(gate.picks[0].start, gate.picks[0].start + gate.picks[0].width) for gate in gates]
-    weights = [[_columns(matrix, span)] for span in spans]
-    shifted = [[*own, *(_columns(o, span) for o in offsets)] for own, span in zip(biases, spans, strict=True)]
+    weights, shifted = [], []
+    for own, pick, projection in zip(biases, picks, projections, strict=True):
+        assert projection is not None
+        span = (pick.start, pick.start + pick.width)
+        weights.append([_columns(projection.matrix, span)])
+        shifted.append([*own, *(_columns(offset, span) for offset in projection.offsets)])
+    inner = first.x
+    for perm in reversed(first.perms):
+        inner = r.transpose(inner, perm)
     return Source(inner, weights, shifted)
 
 
-def _projection(r: Rewriter, value: ir.Value) -> tuple[ir.Value, Array, list[Array]] | None:
-    """(x, matrix, biases) if `value` is x @ matrix + biases, computed before the loop for all steps."""
+class Projection(NamedTuple):
+    """x @ matrix + offsets, with the axes but the last in other orders."""
+
+    x: ir.Value
+    perms: list[list[int]]
+    matrix: Array
+    offsets: list[Array]
+
+
+def _projection(value: ir.Value | None) -> Projection | None:
+    """What is computed before the loop for all steps, if it is a product with a known matrix, or columns of one."""
     offsets: list[Array] = []
     perms: list[list[int]] = []
-    width = dims(value)[-1]
+    spans: list[tuple[int, int]] = []
+
+    def columns(array: Array) -> Array:
+        for span in reversed(spans):
+            array = _columns(array, span)
+        return array
+
     while True:
-        node = producer(value, "Transpose", "Add", "MatMul")
-        if node is None:
+        node = producer(value, "Transpose", "Add", "MatMul", "Slice", "Split")
+        if node is None or value is None:
             return None
+        width = dims(value)[-1]
         if node.op_type == "Transpose":
             perm = list(attribute(node, "perm"))
             if perm[-1] != len(perm) - 1:
                 return None
             perms.append(perm)
-            value = node.inputs[0]  # type: ignore[assignment]
+            value = node.inputs[0]
+        elif node.op_type in ("Slice", "Split"):
+            span = _last_columns(node, value)
+            if span is None:
+                return None
+            spans.append(span)
+            value = node.inputs[0]
         elif node.op_type == "Add":
             found = [(a, b) for a, b in (node.inputs, node.inputs[::-1]) if b is not None and b.const_value is not None]
             if not found or found[0][0] is None or dims(found[0][0]) != dims(value):
                 return None
-            value, bias = found[0]  # type: ignore[assignment]
+            value, bias = found[0]
+            assert bias is not None
             tensor, number = bias.const_value, scalar(bias)
             if number is not None:
-                offsets.append(functools.partial(np.full, width, number, np.float32))
+                offsets.append(columns(functools.partial(np.full, width, number, np.float32)))
             elif tensor is not None and tensor.size == width == dims(bias)[-1]:
-                offsets.append(lambda tensor=tensor: tensor.numpy().reshape(-1))  # type: ignore[misc]
+                offsets.append(columns(lambda tensor=tensor: tensor.numpy().reshape(-1)))  # type: ignore[misc]
             else:
                 return None
         else:
@@ -229,9 +264,20 @@ def _projection(r: Rewriter, value: ir.Value) -> tuple[ir.Value, Array, list[Arr
             tensor = weights.const_value if weights is not None else None
             if x is None or tensor is None or len(tensor.shape) != 2:
                 return None
-            for perm in reversed(perms):
-                x = r.transpose(x, perm)
-            return x, tensor.numpy, offsets
+            return Projection(x, perms, columns(tensor.numpy), offsets)
+
+
+def _last_columns(node: ir.Node, value: ir.Value) -> tuple[int, int] | None:
+    """Which columns of its operand a Slice or Split gives as this result, if it cuts the last axis only."""
+    last = len(dims(value)) - 1
+    if node.op_type == "Slice":
+        cut = cut_of(value)
+        return cut.ranges[last] if cut is not None and list(cut.ranges) == [last] else None
+    sizes = [dims(part)[last] for part in node.outputs]
+    if attribute(node, "axis", 0) % (last + 1) != last or not all(isinstance(d, int) for d in sizes):
+        return None
+    start = sum(int(d) for d in sizes[: list(node.outputs).index(value)])
+    return start, start + int(dims(value)[last])
 
 
 def _columns(array: Array, span: tuple[int, int]) -> Array:

@@ -347,13 +347,6 @@ def masked(state: Any, x: Any) -> Any:
     return (h, c), h
 
 
-def transposed(state: Any, x: Any) -> Any:
-    i, f, g, o = gates(x, state[0])
-    c = sigmoid(f) * state[1] + sigmoid(i) * jnp.tanh(g)
-    h = sigmoid(o) * jnp.tanh(c)
-    return (h, c), h.T
-
-
 def other_weights_of_the_sum(state: Any, x: Any) -> Any:
     z, r, n, m = gates(x, state[0])
     h = sigmoid(z) * state[0] + (1 - sigmoid(r)) * jnp.tanh(n)
@@ -361,7 +354,7 @@ def other_weights_of_the_sum(state: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "step", [no_tanh_of_the_memory, subtracted, stacked_memory, peephole, masked, transposed, other_weights_of_the_sum]
+    "step", [no_tanh_of_the_memory, subtracted, stacked_memory, peephole, masked, other_weights_of_the_sum]
 )
 def test_other_cells_stay_loops(step):
     model = check(lambda x: lax.scan(step, (jnp.zeros((B, H)), jnp.zeros((B, H))), x), normal(T, B, N))

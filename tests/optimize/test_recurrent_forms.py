@@ -139,10 +139,87 @@ def test_only_the_last_layer_is_used():
     assert "Scan" not in ops(model) and len(ops(model)) <= 8
 
 
-def test_layers_that_read_more_than_the_one_below_stay_in_one_loop():
-    for between in (lambda h, x: h + jnp.tile(x, 2)[:, :H], lambda h, x: h[::-1]):
-        assert "Scan" in ops(check(lambda x: stack(x, between), X, rtol=1e-4, atol=1e-5))  # noqa: B023
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda h, x: jax.nn.relu(h),
+        lambda h, x: h + jnp.concatenate([x, x[:, : H - N]], -1),
+        lambda h, x: h[::-1],
+        lambda h, x: (h - h.mean(-1, keepdims=True)) / (h.std(-1, keepdims=True) + 1),
+    ],
+    ids=["activation", "skip", "other-row", "norm"],
+)
+def test_layers_with_something_between_them(between, reverse):
+    dims = [("B", "T", N)]
+    model = check(lambda x: stack(x, between, reverse), X, dims=dims, rtol=1e-4, atol=1e-5)
+    kinds = [op_type.split("_")[0] for op_type in ops(model)]
+    assert kinds.count("LSTM") == 2 and kinds.count("GRU") == 1 and "Scan" not in kinds
+    hard = X.copy()
+    hard[0, 1, 0], hard[1, 2, :2] = np.nan, [np.inf, -np.inf]
+    check_run(model, lambda x: stack(x, between, reverse), hard, rtol=1e-4, atol=1e-5)
 
+
+HEADS = {
+    "activation": lambda h: jax.nn.relu(h @ U[:, :3] + BIAS[:3]),
+    "product": lambda h: h @ U[:, :3],
+    "softmax": lambda h: jax.nn.softmax(h @ U[:, :3]),
+    "class": lambda h: (h @ U[:, :3]).argmax(-1),
+    "transposed": lambda h: h.T,
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_what_is_made_of_each_state_is_made_behind_the_network(kind, head):
+    def fn(x: Any) -> Any:
+        def lstm_step(state: Any, x: Any) -> Any:
+            state = cell(state, jnp.tanh(x @ W[:, :N]) @ W + state[0] @ U + BIAS)
+            return state, head(state[0])
+
+        def gru_step(state: Any, x: Any) -> Any:
+            state = gru(state, jnp.tanh(x @ W[:, :N]), W)
+            return state, (head(state), state)
+
+        zeros = jnp.zeros((x.shape[0], H))
+        step, first = (lstm_step, (zeros, zeros)) if kind == "LSTM" else (gru_step, zeros)
+        return lax.scan(step, first, x.swapaxes(0, 1))
+
+    model = check(fn, X, dims=[("B", "T", N)], rtol=1e-4, atol=1e-5)
+    assert kind in ops(model) and "Scan" not in ops(model)
+    hard = X.copy()
+    hard[0, 1, 0], hard[1, 2, :2] = np.nan, [np.inf, -np.inf]
+    if head is not HEADS["class"]:  # of NaN
+        check_run(model, fn, hard, rtol=1e-4, atol=1e-5)
+
+
+def test_a_state_above_a_cell_that_is_none():
+    def fn(x: Any) -> Any:
+        def step(states: Any, x: Any) -> Any:
+            h = gru(states[0], x, W)
+            most = jnp.maximum(states[1] * 0.9, h + x[:, :1])
+            return (h, most), most.sum(-1)
+
+        zeros = jnp.zeros((x.shape[0], H))
+        return lax.scan(step, (zeros, zeros), x.swapaxes(0, 1))
+
+    model = check(fn, X, dims=[("B", "T", N)], rtol=1e-4, atol=1e-5)
+    assert "GRU" in ops(model) and "Scan" in ops(model)
+
+
+def test_gates_of_several_inputs_stay_a_loop():
+    def fn(x: Any, y: Any) -> Any:
+        def step(h: Any, xy: Any) -> Any:
+            a, u = xy[0] @ W[:, :H], h @ U[:, :H]
+            z = jax.nn.sigmoid(a + u)
+            return z * h + (1 - z) * jnp.tanh(xy[1] @ W[:, H : 2 * H] + jax.nn.sigmoid(a) * u), z
+
+        return lax.scan(step, jnp.zeros((x.shape[0], H)), (x.swapaxes(0, 1), y.swapaxes(0, 1)))
+
+    assert "Scan" in ops(check(fn, X, X[::-1].copy(), rtol=1e-4, atol=1e-5))
+
+
+def test_layers_that_read_what_is_above_them_stay_in_one_loop():
     def crossed(x: Any) -> Any:
         zeros = jnp.zeros((x.shape[0], H))
         step = lambda s, x: ((gru(s[0], s[1], U), gru(s[1], x, W)), s[0])  # noqa: E731
