@@ -243,16 +243,22 @@ def _split(r: Rewriter, node: ir.Node, x: ir.Value, perm: Sequence[int]) -> list
 
 @rewrites("Transpose", given=first("Expand"))
 def transpose_before_repeating(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A known array that is repeated and then transposed: it is known in the new order, too."""
+    """An array that is repeated and then transposed: if it is known, it is known in the new order, too; and what is the
+    same at all positions of an image has few elements before."""
     y, perm, expand = node.outputs[0], list(attribute(node, "perm")), producer(node.inputs[0], "Expand")
-    known = constant(expand.inputs[0]) if expand is not None else None
-    if expand is None or known is None or known.nbytes > 1 << 20:
+    x, sizes = expand.inputs[:2] if expand is not None else (None, None)
+    if x is None or sizes is None or dims(sizes) != (len(perm),):
         return None
-    if expand.inputs[1] is None or dims(expand.inputs[1]) != (len(perm),):
+    known = constant(x)
+    if known is not None and known.nbytes <= 1 << 20:
+        array = known.reshape(aligned_dims(x, len(perm))).transpose(perm)  # type: ignore[arg-type]
+        turned = r.moved(array, x)
+    elif known is None and perm == channels_first(len(dims(x))) and all(d == 1 for d in dims(x)[1:-1]):
+        turned = r.transpose(x, perm)
+    else:
         return None
-    turned = known.reshape(aligned_dims(expand.inputs[0], len(perm))).transpose(perm)  # type: ignore[arg-type]
-    shape = r.op("Gather", expand.inputs[1], r.const(perm, np.int64), like=expand.inputs[1], axis=0)
-    return r.op("Expand", r.moved(turned, expand.inputs[0]), shape, like=y)
+    shape = r.op("Gather", sizes, r.const(perm, np.int64), like=sizes, axis=0)
+    return r.op("Expand", turned, shape, like=y)
 
 
 LAST = RuleSet()

@@ -226,3 +226,16 @@ def test_what_is_computed_from_an_input_that_is_transposed_anyway():
     x[0, 1, 2, 3] = np.nan
     model = check(fn, x, y, dims=[("B", "H", 6, 4)] * 2, rtol=1e-4, atol=1e-4)
     assert Counter(n.op_type for n in model.graph.node)["Transpose"] == 4  # two inputs, the result, and the means
+
+
+@pytest.mark.parametrize("dims", [None, [("B", 5, 7, 3)], [("B", "H", "W", 3)]])
+def test_what_is_the_same_at_all_positions_is_repeated_with_the_channels_first(dims):
+    first, pooled, last = kernel(4, 3, 4), kernel(4, 4, 2), kernel(4, 6, 3)
+
+    def fn(x):
+        y = conv(x, first)
+        mean = jax.nn.relu(conv(y.mean((1, 2), keepdims=True), pooled))
+        return conv(jnp.concatenate([y, jnp.broadcast_to(mean, (*y.shape[:3], 2))], -1), last)
+
+    model = check(fn, array(2, 5, 7, 3), dims=dims, **CLOSE)
+    assert counted(model.graph)["Transpose"] == 2 and counted(model.graph)["Reshape"] == 0
