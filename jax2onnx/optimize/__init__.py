@@ -43,6 +43,7 @@ from jax2onnx.optimize import (
     narrow,
     normalization,
     paddings,
+    parts,
     piecewise,
     pixels,
     pointwise,
@@ -200,6 +201,8 @@ def optimize(
         counts["keep_rows"] = keep_rows(model)
     if "Where" in rewriter.operators and not LOOPS.isdisjoint(rewriter.operators):
         counts["choose_together"] = choose_together(model)
+    if "Slice" in rewriter.operators:
+        counts.update(Rewriter(model, [parts.LAST]).run())
     repeating = (
         integers.remainder_by_division,
         spans.repeat_around_short_spans,

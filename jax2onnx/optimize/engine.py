@@ -290,7 +290,10 @@ class Rewriter:
         shape = list(dims(x))
         parts = [ir.Value(shape=as_shape([*shape[:axis], size, *shape[axis + 1 :]]), type=x.type) for size in sizes]
         operands = [x, operand if operand is not None else self.const(sizes, np.int64)]
-        node = ir.Node("", "Split", operands, [ir.AttrInt64("axis", axis)], outputs=parts, name=self._node.name)
+        name = rename_operator(self._node.name, self._node.op_type, "Split")
+        notes = dict(self._node.metadata_props) or None
+        attributes = [ir.AttrInt64("axis", axis)]
+        node = ir.Node("", "Split", operands, attributes, outputs=parts, name=name, metadata_props=notes)
         self._node.graph.insert_before(self._node, node)
         self._new.append(node)
         self._note_operator("Split")

@@ -134,7 +134,7 @@ def test_parts_that_follow_each_other_are_one() -> None:
     assert ops(check(lambda x: jnp.concatenate([x[:2], x[2:5], x[5:]]) + 1, x)) == {"Add": 1}
     assert ops(check(lambda x: jnp.concatenate([x[:, :2], x[:, 2:3]], 1), x)) == {"Slice": 1}
     found = ops(check(lambda x, y: jnp.concatenate([x[:2], x[2:3], y, x[3:]]), x, y))
-    assert found == {"Slice": 2, "Concat": 1}
+    assert found == {"Split": 1, "Concat": 1}
 
 
 def test_cuts_of_one_of_several_parts() -> None:

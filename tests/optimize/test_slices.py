@@ -38,7 +38,7 @@ def test_rows_may_be_slices() -> None:
         return jnp.concatenate([jnp.exp(a) * b, b / a + 1])
 
     found = ops(check(lambda u: flux(u[:, 1:]) - flux(u[:, :-1]), X))
-    assert found["Exp"] == found["Div"] == found["Mul"] == 1 and found["Slice"] == 4
+    assert found["Exp"] == found["Div"] == found["Mul"] == 1 and found["Slice"] == 2 and found["Split"] == 1
     check(lambda u: flux(u[:, 1:, None])[..., 0, :] - flux(u[:, :-1, None])[..., 0, :], X)
     check(lambda u: (u[:, 1:][:1] + 1, u[:, :-1][:1] + 1, u[:1][:, 2:] + 1, u[1:][:, 2:] * 2, u[1:, 1:] * 2), X)
     check(lambda u: [jnp.squeeze(v[:1], 0) * 2 for v in (u[:, 1:], u[:, :-1], u[:, 5:])], X)
