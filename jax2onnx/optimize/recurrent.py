@@ -19,7 +19,7 @@ from jax2onnx.optimize.cells import Array, formulas
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.gates import Cell, gru, lstm, simple
 from jax2onnx.optimize.queries import attribute, constant, dims, producer, scalar, splat
-from jax2onnx.optimize.slices import cut_of
+from jax2onnx.optimize.slices import columns_of
 
 RULES = RuleSet()
 
@@ -241,11 +241,11 @@ def _projection(value: ir.Value | None) -> Projection | None:
             perms.append(perm)
             value = node.inputs[0]
         elif node.op_type in ("Slice", "Split"):
-            span = _last_columns(node, value)
-            if span is None:
+            cut = columns_of(value)
+            if cut is None:
                 return None
-            spans.append(span)
-            value = node.inputs[0]
+            spans.append((cut.start, cut.end))
+            value = cut.x
         elif node.op_type == "Add":
             found = [(a, b) for a, b in (node.inputs, node.inputs[::-1]) if b is not None and b.const_value is not None]
             if not found or found[0][0] is None or dims(found[0][0]) != dims(value):
@@ -265,19 +265,6 @@ def _projection(value: ir.Value | None) -> Projection | None:
             if x is None or tensor is None or len(tensor.shape) != 2:
                 return None
             return Projection(x, perms, columns(tensor.numpy), offsets)
-
-
-def _last_columns(node: ir.Node, value: ir.Value) -> tuple[int, int] | None:
-    """Which columns of its operand a Slice or Split gives as this result, if it cuts the last axis only."""
-    last = len(dims(value)) - 1
-    if node.op_type == "Slice":
-        cut = cut_of(value)
-        return cut.ranges[last] if cut is not None and list(cut.ranges) == [last] else None
-    sizes = [dims(part)[last] for part in node.outputs]
-    if attribute(node, "axis", 0) % (last + 1) != last or not all(isinstance(d, int) for d in sizes):
-        return None
-    start = sum(int(d) for d in sizes[: list(node.outputs).index(value)])
-    return start, start + int(dims(value)[last])
 
 
 def _columns(array: Array, span: tuple[int, int]) -> Array:

@@ -57,6 +57,31 @@ def cut_of(value: ir.Value | None) -> Cut | None:
     return Cut(x, dict(sorted(ranges.items())))
 
 
+class Columns(NamedTuple):
+    """x[..., start:end]."""
+
+    x: ir.Value
+    start: int
+    end: int
+
+
+def columns_of(value: ir.Value | None) -> Columns | None:
+    """What `value` is columns of, if it is a Slice or a part of a Split along the last axis only."""
+    node = producer(value, "Slice", "Split")
+    if node is None or value is None or node.inputs[0] is None:
+        return None
+    last = len(dims(value)) - 1
+    if node.op_type == "Slice":
+        cut = cut_of(value)
+        return Columns(cut.x, *cut.ranges[last]) if cut is not None and list(cut.ranges) == [last] else None
+    sizes = [dims(part)[last] for part in node.outputs]
+    if attribute(node, "axis", 0) % (last + 1) != last or not is_static(sizes):
+        return None
+    place = list(node.outputs).index(value)
+    start = sum(int(d) for d in sizes[:place])
+    return Columns(node.inputs[0], start, start + int(sizes[place]))
+
+
 def _bounds(ranges: Ranges, constant: Callable[[Sequence[int]], ir.Value]) -> list[ir.Value]:
     """The operands of a Slice behind the first."""
     starts, ends = zip(*ranges.values(), strict=True)

@@ -196,3 +196,45 @@ def any_neighbours(x: Any) -> Any:
 def test_sequences_of_any_length(fn):
     model = check_at_sizes(fn, ("B", "T", H, D), empty="B T", atol=1e-5)
     assert ops(model).count("RotaryEmbedding") == 1 and "Slice" not in ops(model)
+
+
+WIDE = np.random.default_rng(3).normal(size=(B, T, H, D + 5)).astype(np.float32)
+WIDE_HARD = WIDE.copy()
+WIDE_HARD[0, 1, 0, 2], WIDE_HARD[1, 2, 1, D + 1], WIDE_HARD[1, 3, 0, D + 2] = np.nan, np.inf, np.nan
+
+
+def beside(x: Any, rotate: Any) -> Any:
+    return jnp.concatenate([rotate(x[..., :D]), x[..., D:]], -1)
+
+
+FIRST_COLUMNS = {
+    "halves": lambda x: beside(x, halves),
+    "neighbours": lambda x: beside(x, neighbours),
+    "whole": lambda x: beside(x, whole),
+    "heads-first": lambda x: beside(x.transpose(0, 2, 1, 3), lambda x: halves(x, ANGLES)),
+    "slices": lambda x: beside(x, lambda x: jnp.concatenate(turned(x[..., :4], x[..., 4:], ANGLES[:, None]), -1)),
+    "split": lambda x: jnp.concatenate([halves(jnp.split(x, [D], -1)[0]), jnp.split(x, [D], -1)[1]], -1),
+}
+
+
+@pytest.mark.parametrize("dims", [None, [("B", T, H, D + 5)]])
+@pytest.mark.parametrize("fn", FIRST_COLUMNS.values(), ids=FIRST_COLUMNS)
+def test_first_columns_of_each_head(fn, dims):
+    model = check(fn, WIDE, dims=dims, rtol=1e-5, atol=1e-5)
+    assert ops(model).count("RotaryEmbedding") == 1 and not {"Concat", "Slice", "Split"} & set(ops(model)[-3:])
+    check_run(model, fn, WIDE_HARD, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.concatenate([x[..., :5], halves(x[..., 5:])], -1),
+        lambda x: jnp.concatenate([halves(x[..., 5:]), x[..., :5]], -1),
+        lambda x: jnp.concatenate([halves(x[..., :D]), -x[..., D:]], -1),
+        lambda x: jnp.concatenate([halves(x[..., :D]), x[..., D - 1 :]], -1),
+        lambda x: jnp.concatenate([halves(x[..., :D]), x[::-1, ..., D:]], -1),
+    ],
+    ids=["last", "other-order", "changed", "overlap", "other-array"],
+)
+def test_other_columns_are_put_beside_it(fn):
+    assert "Concat" in ops(check(fn, WIDE, rtol=1e-5, atol=1e-5))
