@@ -166,17 +166,32 @@ def _limits(condition: ir.Value | None, value: ir.Value | None) -> tuple[int | N
 
 
 def _limits_of_one(condition: ir.Value, value: ir.Value | None) -> tuple[int | None, int | None]:
+    found = _compared(condition, value)
+    if found is None:
+        return None, None
+    (least, greatest), is_below, strict = found
+    return (None, greatest - strict) if is_below else (least + strict, None)
+
+
+def _holds_up_to(condition: ir.Value, value: ir.Value | None) -> int | None:
+    """The number up to which `value` fulfils a condition for certain, if it does so at all. What it is compared with
+    may be larger."""
+    found = _compared(condition, value)
+    if found is None or not found[1]:
+        return None
+    (least, _), _, strict = found
+    return least - strict
+
+
+def _compared(condition: ir.Value, value: ir.Value | None) -> tuple[Interval, bool, int] | None:
+    """What `value` is compared with, whether it has to be below that, and whether the two must not be equal."""
     node = producer(condition, "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
     if node is None or value is None or value not in node.inputs or dims(condition) != ():
-        return None, None
+        return None
     is_first = node.inputs[0] is value
     other = bounds(node.inputs[1 if is_first else 0])
-    if other is None:
-        return None, None
     strict = 0 if node.op_type.endswith("OrEqual") else 1
-    if node.op_type.startswith("Less") == is_first:
-        return None, other[1] - strict
-    return other[0] + strict, None
+    return None if other is None else (other, node.op_type.startswith("Less") == is_first, strict)
 
 
 def _closed(loop: Carries, i: int) -> _Range | None:
@@ -209,20 +224,21 @@ def _after_a_step(value: ir.Value) -> Interval | None:
 
 def _drop_implied(loop: Carries) -> int:
     """A loop that counts the same steps twice, each up to a limit, ends when the first of both is reached."""
-    counters = {}
+    counters: dict[int, tuple[int, Interval, int]] = {}
     for i in range(loop.count):
         change, start = _change(loop.update(i), loop.inside(i)), bounds(loop.start(i))
         limit = _limits(loop.body.outputs[0], loop.update(i))[1]
-        is_known = BOUNDS in loop.inside(i).meta and start is not None and limit is not None
-        if is_known and change is not None and change[0] == change[1] > 0:
+        if BOUNDS not in loop.inside(i).meta or start is None or limit is None:
+            continue
+        if change is not None and change[0] == change[1] > 0:
             counters[i] = (change[0], start, limit)
     for condition in _conditions(loop.body.outputs[0]):
-        for i, (by, start, limit) in counters.items():
-            own = _limits_of_one(condition, loop.update(i))[1]
+        for i, (by, start, _) in counters.items():
+            enough = _holds_up_to(condition, loop.update(i))
             for j, (other_by, other_start, other_limit) in counters.items():
-                is_implied = own is not None and own == limit and other_by == by and i != j
                 # The other one is ahead by at least that, at each step.
-                if is_implied and other_limit - (other_start[0] - start[1]) <= limit:  # type: ignore[index, operator]
+                ahead = other_start[0] - start[1]
+                if enough is not None and other_by == by and i != j and other_limit - ahead <= enough:
                     return _drop(loop.body, condition)
     return 0
 

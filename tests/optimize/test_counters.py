@@ -147,6 +147,22 @@ def test_two_limits_on_the_same_steps() -> None:
         check_run(model, lambda x, first: other(x, first, limit), X, np.float32(-1))  # noqa: B023
 
 
+@pytest.mark.parametrize("start", [0, 1, 2, 4])
+@pytest.mark.parametrize("first_is_known", [True, False])
+def test_limits_that_are_not_known_stay(start: int, first_is_known: bool) -> None:
+    """That one of them is at most so large does not say that it is not reached first."""
+
+    def fn(x: Any, n: Any) -> Any:
+        n = jnp.clip(n, 5, 10)
+        limits = (10, n) if first_is_known else (n, 10)
+        step = lambda c: (c[0] + 1, c[1] + 1, c[2] * x + 1)  # noqa: E731
+        return lax.while_loop(lambda c: (c[0] < limits[0]) & (c[1] < limits[1]), step, (0, start, x))
+
+    model = check(fn, np.float32(1.5), np.int32(6))
+    for n in (3, 7, 12):
+        check_run(model, fn, np.float32(1.5), np.int32(n))
+
+
 def test_counters_of_a_batch() -> None:
     def one(x: Any) -> Any:
         return lax.while_loop(
