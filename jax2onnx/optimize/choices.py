@@ -51,10 +51,10 @@ def _visit(graph: ir.Graph, is_repeated: bool, constant: _Constants) -> int:
         if node.op_type == "Where" and _is_choice(node):
             by_condition.setdefault(node.inputs[0], []).append(node)  # type: ignore[arg-type]
     for condition, choices in by_condition.items():
-        group: list[ir.Node] = []
-        for node in choices:
-            if node.graph is graph and not _depends_on(node, group):  # and has not gone into a branch
-                group.append(node)
+        if len(choices) < LEAST:
+            continue
+        mine = set(choices)
+        group = _independent([node for node in graph if node in mine])  # others have gone into a branch
         if len(group) >= LEAST:
             _as_one(graph, condition, group, constant)
             graph.sort()  # what depended on the first of them is before the last
@@ -75,21 +75,25 @@ def _is_repeatable(x: ir.Value, y: ir.Value) -> bool:
     return scalar(x) is not None and is_static(dims(y)) and likely_size(dims(y)) <= SMALL
 
 
-def _depends_on(node: ir.Node, others: Iterable[ir.Node]) -> bool:
-    """Is anything that a node uses computed from the results of some others?"""
-    wanted, graph = set(others), node.graph
-    seen: set[ir.Node] = set()
-    left = [node]
-    while left:
-        for value in used_values(left.pop()):
-            source = value.producer()
-            if source is None or source.graph is not graph or source in seen:
-                continue
-            if source in wanted:
-                return True
-            seen.add(source)
-            left.append(source)
-    return False
+def _independent(choices: Iterable[ir.Node]) -> list[ir.Node]:
+    """Those of some nodes of a graph, in their order, that use nothing which is computed from one before."""
+    group: list[ir.Node] = []
+    depends: dict[ir.Node, bool] = {}  # whether a node is in the group, or computed from one that is
+    for choice in choices:
+        left = [choice]
+        while left:
+            node = left[-1]
+            sources = [v.producer() for v in used_values(node)]
+            inside = [s for s in sources if s is not None and s.graph is choice.graph]
+            unknown = [s for s in inside if s not in depends]
+            if unknown and node not in depends:
+                left += unknown
+            else:
+                depends.setdefault(left.pop(), any(depends[s] for s in inside))
+        if not depends[choice]:
+            group.append(choice)
+            depends[choice] = True
+    return group
 
 
 def _as_one(graph: ir.Graph, condition: ir.Value, group: list[ir.Node], constant: _Constants) -> None:

@@ -122,3 +122,21 @@ def test_choices_that_differ_from_element_to_element_stay() -> None:
         return lax.scan(step, (X, X, X), xs)
 
     assert "If" not in operators(check(fn, XS.reshape(4, 2)[:, :1] * X))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_choices_of_two_conditions_that_wait_for_each_other(turned: bool) -> None:
+    """Each group could be one If, but not both: each would need what the other returns."""
+
+    def step(carry: Any, x: Any) -> Any:
+        a, b, c = carry
+        p, q = x > 0, x < 2
+        first = jnp.where(p, a + x, a)
+        late = jnp.where(q, first * 2, b)
+        early = jnp.where(q, b * x, c)
+        second = jnp.where(p, early + 1, b)
+        third, fourth = jnp.where(p, c, x), jnp.where(q, a, x)
+        result = (late + third, early - second, first * fourth)
+        return (result[::-1] if turned else result), second
+
+    check(lambda xs: lax.scan(step, (0.0, 1.0, 2.0), xs), XS, rtol=1e-6)
