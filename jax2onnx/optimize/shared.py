@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -29,6 +30,7 @@ def share_equal_nodes(model: ir.Model) -> int:
         nonlocal count
         seen = dict(outer) if outer else {}
         repeated: list[ir.Node] = []
+        positions = output_positions(graph)
         for node in list(graph):
             inside = bodies(node)
             if inside:
@@ -36,7 +38,7 @@ def share_equal_nodes(model: ir.Model) -> int:
                     visit(body, seen)
                 continue
             first = _first(node, seen)
-            if first is node or not _return_instead(node, first, graph):
+            if first is node or not _return_instead(node, first, positions):
                 continue
             for old, new in zip(node.outputs, first.outputs, strict=True):
                 use_instead(old.uses(), new)
@@ -49,14 +51,17 @@ def share_equal_nodes(model: ir.Model) -> int:
     return count
 
 
-def _return_instead(node: ir.Node, first: ir.Node, graph: ir.Graph) -> bool:
-    """Let a graph return the results of a node in place of those of another; whether none of the others' is left."""
+def _return_instead(node: ir.Node, first: ir.Node, positions: Mapping[ir.Value, Sequence[int]]) -> bool:
+    """Let a graph return the results of a node in place of those of another; whether none of the others' is left.
+
+    `positions` are those of the results of the graph.
+    """
     returned = [(old, new) for old, new in zip(node.outputs, first.outputs, strict=True) if old.is_graph_output()]
     if not returned:
         return True
-    if first.graph is not graph or any(new.is_graph_output() for _, new in returned):
+    graph = node.graph
+    if graph is None or first.graph is not graph or any(new.is_graph_output() for _, new in returned):
         return False  # which are none of this graph's, or would be two of its results
-    positions = output_positions(graph)
     for old, new in returned:
         for i in positions[old]:
             graph.outputs[i] = new
