@@ -449,10 +449,10 @@ def test_export_time_is_linear_in_the_equations_of_a_body():
         model = jax2onnx.to_onnx(lambda c, xs: lax.scan(step, c, xs)[0], [(3,), (LONG, 3)])
         return time.process_time() - start, model
 
-    short = min(export(500)[0] for _ in range(2))
-    long, model = min((export(5000) for _ in range(2)), key=lambda found: found[0])
+    short = min(export(300)[0] for _ in range(2))
+    long, model = min((export(3000) for _ in range(2)), key=lambda found: found[0])
     assert long < 2 * 10 * short
-    assert sum(body_counts(model, "Scan")[0].values()) == 5000
+    assert sum(body_counts(model, "Scan")[0].values()) == 3000
 
 
 def test_names_are_unique_in_the_whole_model():

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from jax2onnx import to_onnx
 from jax2onnx.optimize.engine import GENERATIONS, Rewriter, RuleSet
-from tests.helpers import check
+from tests.helpers import check, quick
 
 X, Y = (np.random.default_rng(i).standard_normal((3, 3, 3)).astype(np.float32) for i in (0, 1))
 SWAP = (0, 2, 1)
@@ -62,7 +62,7 @@ SIZES = dict(zip("bhwc", IMAGE.shape, strict=True))
 MATRICES = {a: np.random.default_rng(ord(a)).standard_normal((SIZES[a], 11)).astype(np.float32) for a in "bhwc"}
 
 
-@pytest.mark.parametrize("axis", "bhwc")
+@pytest.mark.parametrize("axis", quick("bw", "bhwc"))
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_matrix_times_any_axis(axis, is_known):
     """Where the axis stays in its place, nothing is transposed, wherever that is."""
