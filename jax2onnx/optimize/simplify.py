@@ -316,7 +316,7 @@ def cancel_not(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 @rewrites("And", "Or")
-def once_is_enough(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def same_condition_twice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x and x, x or x."""
     return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
 
