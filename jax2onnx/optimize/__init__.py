@@ -20,6 +20,7 @@ from jax2onnx.optimize import (
     batch_norm,
     bidirectional,
     blocks,
+    channel_norm,
     comparisons,
     conditions,
     convolution,
@@ -130,7 +131,7 @@ LAST = [
     turns.LAST,
 ]
 NORMALIZE = {
-    "auto": [normalization.RULES, group_norm.RULES],
+    "auto": [normalization.RULES, group_norm.RULES, channel_norm.RULES],
     "prefer_native": [normalization.RULES, group_norm.NATIVE, batch_norm.RULES],
     "force_decomposed": [],
 }
@@ -191,7 +192,7 @@ def optimize(
     if "Softmax" in operators:  # now that it is known which queries are needed
         masked = masked_attention.RULES
         counts.update(Rewriter(model, [masked, attention.RULES, detours.RULES, *TIDY]).run(start=masked.by_op))
-    counts.update(Rewriter(model, [layout.LAST]).run())  # before what depends on the order of axes
+    counts.update(Rewriter(model, [layout.LAST, channel_norm.LAST]).run())  # before what depends on the order of axes
     rewriter = Rewriter(model, [*LAST, *([] if normalization_mode == "force_decomposed" else [batch_norm.LAST])])
     counts.update(rewriter.run())
     if "ScatterND" in rewriter.operators:

@@ -57,7 +57,7 @@ class _Convolved(NamedTuple):
         """Their axis."""
         return 1 if self.perm is None else -1 % len(self.perm)
 
-    def can_be_scaled(self) -> bool:
+    def can_bescaled_kernel(self) -> bool:
         """Are its channels along one axis of the kernel?"""
         return self.node.op_type == "Conv" or attribute(self.node, "group", 1) == 1
 
@@ -101,7 +101,7 @@ def _step(node: ir.Node | None, value: ir.Value, convolved: _Convolved) -> _Step
         if node.inputs[i] is not value or source is None:
             continue
         numbers = _per_channel(source, convolved.channels(), value)
-        if numbers is not None and (node.op_type in ("Add", "Sub") or convolved.can_be_scaled()):
+        if numbers is not None and (node.op_type in ("Add", "Sub") or convolved.can_bescaled_kernel()):
             return _Step(node.op_type, numbers, source)
     return None
 
@@ -156,12 +156,12 @@ def _with_steps(r: Rewriter, convolved: _Convolved, steps: list[_Step], y: ir.Va
             bias = bias * factor if bias is not None else None
             scale = factor if scale is None else scale * factor
     if scale is not None and kernel is not None:
-        kernel = _scaled(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)
+        kernel = scaled_kernel(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)
     return convolved.replaced(r, x, kernel, *([] if bias is None else [r.moved(bias, source)]), like=y)
 
 
-def _scaled(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.Value:
-    """A kernel with a factor per output channel, multiplied when it is written."""
+def scaled_kernel(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.Value:
+    """A kernel with a factor per channel, along an axis, multiplied when it is written."""
     tensor = kernel.const_value
     assert tensor is not None
     rank = len(dims(kernel))

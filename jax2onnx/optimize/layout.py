@@ -112,7 +112,7 @@ def _common_perm(node: ir.Node) -> list[int] | None:
     saved = sum(only_user(v) is node for v in found)
     added = sum(not turns_of(v, inverse(perm)) for v in others)
     # Fewer, not as many: with three axes, a Transpose is its own inverse, and would go back and forth.
-    return perm if added + _left_behind(node, perm) < saved else None
+    return perm if added + left_behind(node, perm) < saved else None
 
 
 def _follows(operand: ir.Value | None, perm: Sequence[int], turned: Container[ir.Value]) -> bool:
@@ -229,7 +229,7 @@ def move_past_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def move_past_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
     """Cut the same axis where it was before, if not more Transposes of the parts are left than there were."""
     whole, found = node.inputs[0], channels_last(node.inputs[0])
-    if whole is None or found is None or _left_behind(node, found[1]) > (only_user(whole) is node):
+    if whole is None or found is None or left_behind(node, found[1]) > (only_user(whole) is node):
         return None
     x, perm = found
     return tuple(_moved(r, part, perm, like) for part, like in zip(_split(r, node, x, perm), node.outputs, strict=True))
@@ -337,16 +337,19 @@ MOST_AHEAD = 64
 """So many nodes are looked at before a Transpose is moved: the cost stays linear."""
 
 
-def _left_behind(node: ir.Node, perm: Sequence[int]) -> int:
+def left_behind(node: ir.Node, perm: Sequence[int], is_passed: Callable[[ir.Node], bool] = lambda node: False) -> int:
     """How many more Transposes there are behind a node, if each of its results is transposed, and these Transposes are
-    moved on as far as they go, or meet their inverse, or those of other operands."""
+    moved on as far as they go, or meet their inverse, or those of other operands.
+
+    `is_passed` knows more nodes that can have their first operand and their result in the other order."""
     turned, passed, back = dict.fromkeys(node.outputs), {node}, inverse(perm)
     ahead, met = list(node.outputs), 0
     for value in ahead:  # which grows meanwhile
         for user in value.consumers():
             if user in passed or user.graph is not node.graph or len(passed) > MOST_AHEAD:
                 continue
-            results = _turned_results(user, perm, turned)
+            is_more = is_passed(user) and user.inputs[0] is value
+            results = user.outputs if is_more else _turned_results(user, perm, turned)
             if results is not None:
                 passed.add(user)
                 others = [v for v in user.inputs if v is not None and v not in turned and only_user(v) is user]
@@ -362,9 +365,16 @@ def _turned_results(node: ir.Node, perm: Sequence[int], turned: Container[ir.Val
     """The results that are transposed if a node is moved before the Transposes of operands; None if it cannot be."""
     if node.op_type == "Transpose":
         return ()  # two in a row are one
-    if not _can_pass(node, perm, turned):
+    if not _can_pass(node, perm, turned) and not _others_are_turned(node, perm, turned):
         return None
     return () if node.op_type in REDUCTIONS and not attribute(node, "keepdims", 1) else node.outputs
+
+
+def _others_are_turned(node: ir.Node, perm: Sequence[int], turned: Container[ir.Value]) -> bool:
+    """Whether the operands that are not transposed yet have Transposes already into the order from before."""
+    if node.op_type not in BINARY or len(dims(node.outputs[0])) != len(perm):
+        return False
+    return all(_follows(v, perm, turned) or (v is not None and turns_of(v, inverse(perm))) for v in node.inputs)
 
 
 def _can_pass(node: ir.Node, perm: Sequence[int], turned: Container[ir.Value]) -> bool:

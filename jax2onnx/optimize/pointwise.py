@@ -7,12 +7,14 @@ less time (`targets/FACTS.md`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet
-from jax2onnx.optimize.layout import channels_first, channels_last, turns_of
+from jax2onnx.optimize.layout import channels_first, channels_last, left_behind, turns_of
 from jax2onnx.optimize.matmul import FEW_COLUMNS, LONGEST_WAY, PASSED
 from jax2onnx.optimize.queries import dims, only_user
 from jax2onnx.permutations import inverse, permuted
@@ -23,15 +25,24 @@ RULES = RuleSet()
 @RULES.rewrites("MatMul", needs=("Transpose",))
 def multiply_by_convolution(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x @ w as a Conv, if the result has its channels moved to the front in the end."""
+    return as_convolution(r, node, lambda passed: False)
+
+
+def as_convolution(r: Rewriter, node: ir.Node, is_passed: Callable[[ir.Node], bool]) -> ir.Value | None:
+    """x @ w as a Conv, if that spares Transposes. `is_passed` knows nodes that can have the channels in front, too."""
     x, w = node.inputs
     y = node.outputs[0]
     if x is None or w is None or not _is_of_pixels(node):
         return None
-    found = channels_last(x)
-    end = _turned_end(y)
-    if end is None or (found is None and likely_size(dims(x)) > likely_size(dims(end))):
-        return None  # it would be more to transpose
-    perm = channels_first(len(dims(x)))
+    found, perm = channels_last(x), channels_first(len(dims(x)))
+    before = x.producer()
+    if found is not None or (before is not None and is_passed(before) and channels_last(before.inputs[0])):
+        if left_behind(node, inverse(perm), lambda user: is_passed(user) or _is_of_pixels(user)) > 0:
+            return None
+    else:
+        end = _turned_end(y)
+        if end is None or likely_size(dims(x)) > likely_size(dims(end)):
+            return None  # it would be more to transpose
     inner = found[0] if found is not None else r.transpose(x, perm)
     kernel_shape = [1] * (len(perm) - 2)
     columns = r.transpose(w, [1, 0])  # done while exporting, as what follows
@@ -43,6 +54,8 @@ def multiply_by_convolution(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 def _is_of_pixels(node: ir.Node) -> bool:
     """Is it a known matrix times the last axis of images, which are not tiny?"""
+    if node.op_type != "MatMul":
+        return False
     x, w = node.inputs
     if x is None or w is None or w.const_value is None or x.dtype != ir.DataType.FLOAT:
         return False

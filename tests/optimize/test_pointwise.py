@@ -48,25 +48,6 @@ def test_layers_between_convolutions(rank, dims):
     assert found == {"Transpose": 2, "Conv": 4, "Gelu": 1, "Add": 1}
 
 
-def layer_norm(x):
-    return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * SCALE
-
-
-@pytest.mark.parametrize("dims", [None, [("B", "H", "W", 8)]])
-def test_blocks_with_a_norm_between(dims):
-    """The norm is along the channels, which are last for it. All else has them first, but for what nothing follows."""
-    kernel, depthwise = array(3, 3, 8, 8), array(3, 3, 1, 8)
-
-    def fn(x):
-        x = conv(x, kernel)
-        for _ in range(4):
-            x = x + (jax.nn.gelu(layer_norm(conv(x, depthwise, 8)) @ UP + BIAS) @ DOWN + 1) * SCALE
-        return layer_norm(x)
-
-    found = counts(fn, array(2, 5, 4, 8), dims=dims)
-    assert found["Transpose"] == 9 and found["Conv"] == 11 and found["MatMul"] == 2
-
-
 def test_what_stays_a_product():
     """It is of few pixels, with an unknown matrix, wanted channels-last, or would have more to be
     transposed."""
