@@ -75,8 +75,16 @@ def _split(x: np.ndarray, *, sizes: Any, axis: int, **_: Any) -> list[np.ndarray
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
+def _divide_integers(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return (x - np.fmod(x, y)) // y  # towards zero
+
+
 def _plain(fn: Any) -> Callable:
     return lambda *xs, **_: fn(*xs)
+
+
+def _in_double(fn: Any) -> Callable:
+    return lambda x, **_: fn(x.astype(np.float64)).astype(np.float32)
 
 
 NUMPY: dict[Any, Callable[..., np.ndarray]] = {
@@ -131,13 +139,29 @@ NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
     lax.floor_p: _plain(np.floor),
     lax.ceil_p: _plain(np.ceil),
     lax.clamp_p: _plain(_clamp),
+    lax.is_finite_p: _plain(np.isfinite),
 }
 """The same, correctly rounded (or nearly) only in NumPy's own floating-point types."""
+
+NUMPY_IN_DOUBLE: dict[Any, Callable[..., np.ndarray]] = {
+    primitive: _in_double(fn)
+    for primitive, fn in {
+        lax.exp_p: np.exp,
+        lax.log_p: np.log,
+        lax.sin_p: np.sin,
+        lax.cos_p: np.cos,
+        lax.tanh_p: np.tanh,
+    }.items()
+}
+"""Of float32: rounded from double precision, which is what `jax.jit` makes of known operands, to the bit. (What it
+compiles for others is right to a few units in the last place.) Not log1p, expm1, exp2, pow, atan or sinh."""
 
 NUMPY_ON_INTEGERS: dict[Any, Callable[..., np.ndarray]] = {
     lax.abs_p: _plain(np.abs),
     lax.sign_p: _plain(np.sign),
     lax.clamp_p: _plain(_clamp),
+    lax.div_p: _plain(_divide_integers),
+    lax.rem_p: _plain(np.fmod),
 }
 """The same in NumPy's own integers."""
 
@@ -164,10 +188,10 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
         return None
     if not _ends_soon(eqn):
         return None
-    numpy_rule = _numpy_rule(eqn.primitive, arrays)
-    if numpy_rule is not None and not any(a.dtype.hasobject for a in arrays if a is not None):
+    rule = numpy_rule(eqn.primitive, arrays)
+    if rule is not None and not any(a.dtype.hasobject for a in arrays if a is not None):
         with np.errstate(all="ignore"):
-            result = numpy_rule(*arrays, **eqn.params)
+            result = rule(*arrays, **eqn.params)
         results = result if isinstance(result, list) else [result]
     elif eqn.primitive is lax.convert_element_type_p and _is_exact(arrays[0], eqn.params["new_dtype"]):
         results = [arrays[0].astype(eqn.params["new_dtype"])]  # type: ignore[union-attr]
@@ -176,14 +200,24 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     return [np.asarray(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
 
 
-def _numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | None:
+def numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | None:
     """What computes an equation of these operands in NumPy, to the bit as JAX does."""
     rule = NUMPY.get(primitive) or PARTS.get(primitive)
-    if rule is None and all(a.dtype in FLOATS for a in arrays):
+    if rule is not None:
+        return rule
+    if primitive in NUMPY_IN_DOUBLE and arrays[0].dtype == np.float32:
+        return None if primitive is lax.log_p and _has_subnormals(arrays[0]) else NUMPY_IN_DOUBLE[primitive]
+    if all(a.dtype in FLOATS for a in arrays):
         return NUMPY_ON_FLOATS.get(primitive)
-    if rule is None and all(a.dtype.kind in "iu" for a in arrays):
-        return NUMPY_ON_INTEGERS.get(primitive)
-    return rule
+    if all(a.dtype.kind in "iu" for a in arrays):
+        divides = primitive is lax.div_p or primitive is lax.rem_p
+        return None if divides and not arrays[1].all() else NUMPY_ON_INTEGERS.get(primitive)
+    return None
+
+
+def _has_subnormals(array: np.ndarray) -> bool:
+    """Are there numbers so small that XLA may take them for zeros?"""
+    return bool(np.any((array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)))
 
 
 def _is_exact(array: np.ndarray | None, to: Any) -> bool:

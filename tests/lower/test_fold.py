@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from jax import lax
 
-from jax2onnx import compat
+from jax2onnx import compat, to_onnx
+from jax2onnx.lower import fold
 from tests.helpers import check
 
 FLOATS = np.float32([1.5, -0.0, np.nan, -3.25, 1e-30, 3e38])
@@ -47,9 +49,34 @@ def test_what_numpy_computes_of_known_operands_is_what_jax_computes(monkeypatch)
         extremes = [f(zeros, zeros[::-1]) for f in (lax.max, lax.min)]
         of_zeros = 1 / extremes[0], 1 / extremes[1], 1 / lax.clamp(zeros[::-1], zeros, zeros + 1)
         whole = jnp.float32([-2.75, 2147483520.0, -0.0]).astype(jnp.int32)
-        return parts, signs, within, rounded, extremes, of_zeros, whole, x
+        divisors = jnp.int32([2, -3, -1, 7, -2, 5])
+        divided = lax.div(ints, divisors), lax.rem(ints, divisors), lax.div(bytes_, bytes_ | 2), ints // 7, ints % -5
+        return parts, signs, within, rounded, extremes, of_zeros, whole, divided, lax.is_finite(a), x
 
     check(fn, np.float32(1))
+
+
+@pytest.mark.parametrize("fn", [lax.exp, lax.log, lax.sin, lax.cos, lax.tanh])
+def test_functions_of_known_numbers_are_to_the_bit_what_jit_makes_of_them(fn, monkeypatch):
+    numbers = np.random.default_rng(0).normal(size=500) * 10.0 ** np.arange(-25, 25).repeat(10)
+    hurting = [0.0, -0.0, np.inf, -np.inf, np.nan, 88.7, 88.8, -87.4, -103.9, -104.1, 1e30, 3.4e38, -3.4e38]
+    x = np.concatenate([np.linspace(-20, 20, 500), numbers, hurting]).astype(np.float32)
+    want = np.asarray(jax.jit(lambda: fn(x))())
+    monkeypatch.setattr(compat.evaluation, "evaluate_equation", None)  # which compiles it
+    model = to_onnx(lambda y: y + fn(x), [x.shape])
+    (got,) = [onnx.numpy_helper.to_array(t) for t in model.graph.initializer]
+    np.testing.assert_array_equal(got, want)
+    assert np.array_equal(np.signbit(got) | np.isnan(got), np.signbit(want) | np.isnan(want))
+
+
+def test_known_operands_that_only_jax_computes():
+    """Numbers that XLA may take for zeros, a division by zero, and numbers in other types."""
+    tiny, zeros, half = np.float32([1, 1e-40]), np.int32([3, 0]), np.float16([1, 2])
+    assert fold.numpy_rule(lax.log_p, [tiny]) is None
+    assert fold.numpy_rule(lax.div_p, [zeros, zeros]) is None
+    assert fold.numpy_rule(lax.rem_p, [zeros, zeros]) is None
+    assert fold.numpy_rule(lax.exp_p, [half]) is None
+    check(lambda x: x + lax.exp(jnp.asarray(half)), half)
 
 
 def test_a_choice_of_more_than_numpy_knows():
