@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
+
+_node_of = operator.attrgetter("node")
 
 DOMAIN = "jax2onnx"
 """The domain of functions that stand for an operator and what some inputs need beside it."""
@@ -39,8 +43,29 @@ def all_nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
 
 def use_instead(uses: Iterable[ir.Usage], value: ir.Value | None) -> None:
     """Let these uses of some value be uses of this one."""
-    for use in tuple(uses):
-        use.node.replace_input_with(use.idx, value)
+    for node, of_node in itertools.groupby(tuple(uses), _node_of):
+        replace_inputs(node, [(use.idx, value) for use in of_node])
+
+
+def replace_inputs(node: ir.Node, changes: Iterable[tuple[int, ir.Value | None]]) -> None:
+    """Replace several inputs of a node at once.
+
+    Not public in onnx-ir, whose own method copies all inputs for each of them: a Concat may have thousands.
+    """
+    inputs = list(node.inputs)
+    for i, value in changes:
+        old = inputs[i]
+        if old is not None:
+            old._remove_usage(node, i)
+        if value is not None:
+            value._add_usage(node, i)
+        inputs[i] = value
+    node._inputs = tuple(inputs)
+
+
+def detach(node: ir.Node) -> None:
+    """Let a node use nothing any more."""
+    replace_inputs(node, [(i, None) for i in range(len(node.inputs))])
 
 
 def output_positions(graph: ir.Graph) -> dict[ir.Value, list[int]]:

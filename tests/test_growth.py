@@ -124,6 +124,10 @@ def choices(n: int) -> Program:
     return fn, ["f32[8]"]
 
 
+def stacks(n: int) -> Program:
+    return lambda x: jnp.stack([jax.nn.relu(x * (i + 1.5)) for i in range(n)]), ["f32[8]"]
+
+
 def means_of_symbolic_sizes(n: int) -> Program:
     def fn(x: Any) -> Any:
         for _ in range(n):
@@ -145,6 +149,7 @@ PROGRAMS = [
     complex_numbers,
     rolled_arrays,
     choices,
+    stacks,
     means_of_symbolic_sizes,
 ]
 LITTLE, TIMES = 40, 8

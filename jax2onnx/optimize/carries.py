@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jax2onnx.graphs import bodies, output_positions, roots, use_instead
+from jax2onnx.graphs import bodies, output_positions, replace_inputs, roots, use_instead
 from jax2onnx.optimize.queries import attribute, constant, used_values
 from jax2onnx.optimize.shared import frozen_attributes
 
@@ -190,8 +190,7 @@ def _choose(values: list, first: int, count: int, kept: list[int]) -> None:
 def give_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
     """Let these be the inputs of a node."""
     node.resize_inputs(len(inputs))
-    for i, value in enumerate(inputs):
-        node.replace_input_with(i, value)
+    replace_inputs(node, enumerate(inputs))
 
 
 def keep_outputs(node: ir.Node, places: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute
-from jax2onnx.graphs import all_nodes, bodies, output_positions, roots, use_instead
+from jax2onnx.graphs import all_nodes, bodies, detach, output_positions, roots, use_instead
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.queries import as_shape, dims, used_values
 from jax2onnx.optimize.rule_sets import Rule, RuleSet, all_known, first, operators_around, some, together
@@ -241,8 +241,7 @@ class Rewriter:
             self._note_change()
             producers = [v.producer() for v in used_values(dead)]
             detach_bodies(dead)
-            for i in range(len(dead.inputs)):
-                dead.replace_input_with(i, None)
+            detach(dead)
             self._dead[dead] = None
             stack.extend(p for p in producers if p is not None)
 
@@ -392,6 +391,5 @@ def detach_bodies(node: ir.Node) -> None:
     for body in bodies(node):
         for inner in reversed(list(body)):
             detach_bodies(inner)
-            for i in range(len(inner.inputs)):
-                inner.replace_input_with(i, None)
+            detach(inner)
             body.remove(inner)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
-from jax2onnx.graphs import bodies, use_instead
+from jax2onnx.graphs import bodies, replace_inputs, use_instead
 from jax2onnx.optimize.batched import ELEMENTWISE, Batch, Constants
 from jax2onnx.optimize.carries import take_over
 from jax2onnx.optimize.engine import constants_for, rename_operator
@@ -172,8 +172,7 @@ class Scan:
         node = self.node
         inputs = [*list(node.inputs)[: self.states], *(whole for _, whole, _ in scanned)]
         node.resize_inputs(len(inputs))
-        for i, value in enumerate(inputs):
-            node.replace_input_with(i, value)
+        replace_inputs(node, enumerate(inputs))
         self.body.inputs[:] = [*list(self.body.inputs)[: self.states], *(inner for inner, _, _ in scanned)]
         node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", len(scanned))
         directions = [direction for _, _, direction in scanned]
