@@ -171,17 +171,20 @@ def to_onnx(
         baked = bake(weights, program.input_names[:count], load_weight) if count else []
         names = final_names(program.input_names[count:], input_names, program.output_names, output_names)
     with compat.evaluation.x64(wide), jax.disable_jit(False), compat.evaluation.lenient():
-        live = compat.programs.remove_dead_code(side_effects.drop(compat.programs.without_references(program.jaxpr)))
+        traced = compat.programs.without_references(program.jaxpr)
+        inventory = compat.programs.inventory(traced)
+        live = compat.programs.remove_dead_code(side_effects.drop(traced, inventory))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
-        core = to_core(live)
+        core = to_core(live, inventory=inventory)
         if core is not live:  # the primitives that other libraries define have checks, too
-            unchecked = side_effects.drop(core)
+            inventory = compat.programs.inventory(core)
+            unchecked = side_effects.drop(core, inventory)
             core = core if unchecked is core else compat.programs.remove_dead_code(unchecked)
         if functions == "modules":
             core = outline(core)
         if record_primitive_calls_file is not None:
             report.write_primitive_calls(live, record_primitive_calls_file)
-        report.check_all_supported(core, rules)
+        report.check_all_supported(core, rules, inventory if functions is None else None)
         if not provenance_level:  # which says of each node from which equation it is
             core = share_repeats(core, [True] * count)
         model, write_out_composites = lower(

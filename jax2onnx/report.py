@@ -41,8 +41,16 @@ def equations(closed: ClosedJaxpr) -> Iterator[tuple[Any, list[Any]]]:
     return visit(closed, [], False)
 
 
-def check_all_supported(closed: ClosedJaxpr, lowered: Container[Primitive]) -> None:
-    """Raise one `UnsupportedError` that lists every primitive without a lowering, with count and place."""
+def check_all_supported(
+    closed: ClosedJaxpr, lowered: Container[Primitive], inventory: compat.programs.Inventory | None = None
+) -> None:
+    """Raise one `UnsupportedError` that lists every primitive without a lowering, with count and place.
+
+    There is nothing in `closed` that its `inventory` has not, if that is given.
+    """
+    inventory = inventory or compat.programs.inventory(closed)
+    if all(primitive in lowered for primitive in inventory.primitives):
+        return
     missing: dict[str, list[str]] = {}
     for eqn, origins in equations(closed):
         if eqn.primitive not in lowered:

@@ -17,8 +17,17 @@ RAISING_MODULES = ("equinox._errors",)
 """Modules of which callbacks only raise an error or report one: a branch that calls them is a check."""
 
 
-def drop(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """`closed` without prints and run-time checks; says so, once, if there were checks."""
+_OF_INTEREST = frozenset([*compat.kinds.PRINTS, *compat.kinds.CHECKS, P.cond_p])
+
+
+def drop(closed: ClosedJaxpr, inventory: compat.programs.Inventory | None = None) -> ClosedJaxpr:
+    """`closed` without prints and run-time checks; says so, once, if there were checks.
+
+    It has nothing that its `inventory` has not, if that is given.
+    """
+    inventory = inventory or compat.programs.inventory(closed)
+    if _OF_INTEREST.isdisjoint(inventory.primitives):
+        return closed
     checks: list[str] = []
     done: dict[int, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # by identity; originals are kept so that ids stay theirs
 

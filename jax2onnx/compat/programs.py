@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax._src import core, linear_util
@@ -69,6 +69,43 @@ def map_sub_jaxprs(fn: Callable[[ClosedJaxpr], ClosedJaxpr], params: dict[str, A
                 # The solvers of custom_linear_solve, not all of which need be there, are a named tuple.
                 changed[name] = tuple(branches) if type(value) is tuple else type(value)(*branches)
     return {**params, **changed} if changed else None
+
+
+class Inventory(NamedTuple):
+    """What a program and the jaxprs in it consist of: all primitives, those of equations that hold jaxprs, and one type
+    for each dtype that a value has."""
+
+    primitives: set[Any]
+    with_bodies: set[Any]
+    types: dict[Any, Any]
+
+
+def inventory(closed: ClosedJaxpr) -> Inventory:
+    """Look at each equation once, so that what there is nothing to do for need not be looked for in several stages."""
+    found = Inventory(set(), set(), {})
+    primitives, with_bodies, types = found
+    seen: set[int] = set()
+    to_do: list[Any] = [closed.jaxpr]
+    while to_do:
+        jaxpr = to_do.pop()
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        variables = [*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars]
+        for eqn in jaxpr.eqns:
+            primitives.add(eqn.primitive)
+            variables += eqn.invars
+            variables += eqn.outvars
+            for value in eqn.params.values():
+                if type(value) in _PLAIN:
+                    continue
+                for item in value if isinstance(value, tuple | list) else (value,):
+                    if isinstance(item, JAXPRS):
+                        with_bodies.add(eqn.primitive)
+                        to_do.append(item.jaxpr if isinstance(item, ClosedJaxpr) else item)
+        for v in variables:
+            types[getattr(v.aval, "dtype", None)] = v.aval
+    return found
 
 
 def scan_layout(params: dict[str, Any]) -> tuple[int, int]:

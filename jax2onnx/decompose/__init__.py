@@ -13,6 +13,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
 from jax2onnx import compat
+from jax2onnx.compat.programs import Inventory
 from jax2onnx.decompose import (  # noqa: F401  (each registers its decompositions)
     bits,
     collective,
@@ -57,26 +58,47 @@ NOT_TRACEABLE = (
 )
 
 
-def decompose(closed: ClosedJaxpr, *, core: Container[Primitive] = (), kept: Container[Primitive] = ()) -> ClosedJaxpr:
+def decompose(
+    closed: ClosedJaxpr,
+    *,
+    core: Container[Primitive] = (),
+    kept: Container[Primitive] = (),
+    inventory: Inventory | None = None,
+) -> ClosedJaxpr:
     """`closed` in core primitives: those in `core` can be lowered.
 
-    Those in `kept` are left as they are even if they have a decomposition: they have a lowering that is better.
+    Those in `kept` are left as they are even if they have a decomposition: they have a lowering that is better. There
+    is nothing in `closed` that its `inventory` has not, if that is given.
     """
-    expanded = expand(closed, core, kept)
-    plain = eliminate_complex(eliminate_keys(expanded))
+    inventory = inventory or compat.programs.inventory(closed)
+    expanded = expand(closed, core, kept, inventory)
+    if expanded is not closed:
+        inventory = compat.programs.inventory(expanded)
+    plain = eliminate_keys(expanded, inventory)
+    plain = eliminate_complex(plain, inventory if plain is expanded else None)
     return plain if plain is expanded else expand(plain, core, kept)
 
 
-def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container[Primitive] = ()) -> ClosedJaxpr:
+def expand(
+    closed: ClosedJaxpr,
+    core: Container[Primitive] = (),
+    kept: Container[Primitive] = (),
+    inventory: Inventory | None = None,
+) -> ClosedJaxpr:
     """Replace each equation that has a decomposition by a call of it."""
+    primitives, with_bodies, _ = inventory or compat.programs.inventory(closed)
+    # Most equations of the program stay as they are. (In decompositions, the same primitives may hold jaxprs.)
+    plain = {p for p in primitives - with_bodies if p in kept or (p in core and p not in DECOMPOSITIONS)}
     done: dict[Any, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # by identity; the originals are kept so that ids stay theirs
     traced: dict[Any, ClosedJaxpr] = {}
     around: list[Any] = []  # the equations whose bodies are being visited, outermost first
+    inside: list[Any] = []  # those of them that are being decomposed
 
     def visit(closed: ClosedJaxpr) -> ClosedJaxpr:
         key = (id(closed.jaxpr), *map(id, closed.consts))
         if key not in done:
-            eqns = [visit_equation(eqn) for eqn in closed.jaxpr.eqns]
+            stay = plain if not inside else ()
+            eqns = [eqn if eqn.primitive in stay else visit_equation(eqn) for eqn in closed.jaxpr.eqns]
             changed = any(new is not old for new, old in zip(eqns, closed.jaxpr.eqns, strict=True))
             done[key] = (closed, compat.programs.with_equations(closed, eqns) if changed else closed)
         return done[key][1]
@@ -104,6 +126,7 @@ def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container
         key = compat.programs.hashable((eqn.primitive, [(a.shape, a.dtype) for a in avals], eqn.params))
         if key is None or key not in traced:
             specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+            inside.append(eqn)
             try:
                 closed = visit(jax.make_jaxpr(lambda *args: fn(*args, **eqn.params))(*specs))
             except Inconclusive as error:
@@ -111,6 +134,8 @@ def expand(closed: ClosedJaxpr, core: Container[Primitive] = (), kept: Container
                 raise UnsupportedError(f"{eqn.primitive} of these symbolic sizes: {message}") from error
             except UnsupportedError as error:
                 raise error.at(compat.sources.source_line(eqn, *reversed(around))) from None
+            finally:
+                inside.pop()
             if key is None:
                 return closed
             traced[key] = closed

@@ -17,12 +17,13 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive
 from jax.extend.core import primitives as P
 
 from jax2onnx.compat.kinds import key_data_type, prng, random_clone_p
+from jax2onnx.compat.programs import Inventory
 from jax2onnx.decompose.representation import Representation, eliminate
 
 
-def eliminate_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
+def eliminate_keys(closed: ClosedJaxpr, inventory: Inventory | None = None) -> ClosedJaxpr:
     """The same program without typed PRNG keys: its inputs, outputs and constants hold their integers instead."""
-    return eliminate(_KEYS, closed)
+    return eliminate(_KEYS, closed, inventory)
 
 
 class Keys(NamedTuple):

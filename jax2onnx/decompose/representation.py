@@ -19,7 +19,8 @@ from jax.extend.core import primitives as P
 from jax.extend.source_info_util import user_context
 
 from jax2onnx.compat.kinds import CALL_PRIMITIVES
-from jax2onnx.compat.programs import JAXPRS, callee, hashable, scan_layout, scan_with_layout, trace_flat
+from jax2onnx.compat.programs import Inventory, callee, hashable, scan_layout, scan_with_layout, trace_flat
+from jax2onnx.compat.programs import inventory as take_inventory
 from jax2onnx.compat.sources import source_line
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.inconclusive import Inconclusive, explain
@@ -50,39 +51,15 @@ class Representation(NamedTuple):
     """What an equation does: a JAX function of its operands and parameters, or None if there is no such function."""
 
 
-def eliminate(representation: Representation, closed: ClosedJaxpr) -> ClosedJaxpr:
+def eliminate(representation: Representation, closed: ClosedJaxpr, inventory: Inventory | None = None) -> ClosedJaxpr:
     """The same program without values of the represented types.
 
-    Each such input, output and constant of the program becomes one array, its packed form.
+    Each such input, output and constant of the program becomes one array, its packed form. There are no types in it
+    that its `inventory` has not, if that is given.
     """
-    if not any(map(representation.parts_of, _one_of_each_type(closed.jaxpr))):
+    if not any(map(representation.parts_of, (inventory or take_inventory(closed)).types.values())):
         return closed  # as most are, which is found out in a third of the time
     return _Rewriter(representation).program(closed)
-
-
-def _one_of_each_type(jaxpr: Any) -> Iterable[Any]:
-    """The types of some values of the program: one for each dtype that any value has."""
-    found: dict[Any, Any] = {}
-    seen: dict[int, Any] = {}
-
-    def visit(jaxpr: Any) -> None:
-        if id(jaxpr) in seen:
-            return
-        seen[id(jaxpr)] = jaxpr
-        for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars):
-            found[getattr(v.aval, "dtype", None)] = v.aval
-        for eqn in jaxpr.eqns:
-            for v in eqn.invars:
-                found[getattr(v.aval, "dtype", None)] = v.aval
-            for v in eqn.outvars:
-                found[getattr(v.aval, "dtype", None)] = v.aval
-            for value in eqn.params.values():
-                for item in value if isinstance(value, tuple) else (value,):
-                    if isinstance(item, JAXPRS):
-                        visit(item.jaxpr if isinstance(item, ClosedJaxpr) else item)
-
-    visit(jaxpr)
-    return found.values()
 
 
 class _Rewriter:

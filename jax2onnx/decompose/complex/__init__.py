@@ -14,6 +14,7 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr
 
 from jax2onnx.compat.evaluation import as_array
+from jax2onnx.compat.programs import Inventory
 from jax2onnx.decompose import fft  # noqa: F401  (these fill the table of rules)
 from jax2onnx.decompose.complex import arithmetic, elementary, structural, trigonometry  # noqa: F401
 from jax2onnx.decompose.complex.pairs import RULES, Complex
@@ -25,9 +26,9 @@ _REAL: dict[Any, np.dtype] = {
 }
 
 
-def eliminate_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
+def eliminate_complex(closed: ClosedJaxpr, inventory: Inventory | None = None) -> ClosedJaxpr:
     """The same program in real arithmetic."""
-    return eliminate(_COMPLEX, closed)
+    return eliminate(_COMPLEX, closed, inventory)
 
 
 def _parts_of(aval: Any) -> tuple[ShapedArray, ...] | None:
