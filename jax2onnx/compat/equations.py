@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax._src import core, source_info_util
@@ -78,12 +78,17 @@ def repeated_body(
 
 
 def repeated_call(
-    primitive: Any, body: ClosedJaxpr, eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]
+    primitive: Any,
+    body: ClosedJaxpr,
+    eqns: Sequence[Any],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    own: Callable[[Any], Any],
 ) -> Any:
-    """An equation that does what `eqns` do, which are a copy of those of `body`."""
+    """An equation that does what `eqns` do, which are a copy of those of `body`; `own` makes them use its `invars`."""
     return eqns[0].replace(
         primitive=primitive,
-        params={"body": body, "equations": eqns},
+        params={"body": body, "equations": eqns, "own": own},
         invars=list(invars),
         outvars=list(outvars),
         effects=frozenset(),

@@ -23,7 +23,8 @@ from jax2onnx.dimensions import is_static
 from jax2onnx.functions import parse_mark
 
 repeated_p = Primitive("repeated")
-"""Equations that occur several times: `body` has them once for all, `equations` those of this very copy."""
+"""Equations that occur several times: `body` has them once for all, `equations` those of this very copy. They use
+other values than the operands of this equation, but equal ones; `own` makes one of them use the operands."""
 repeated_p.multiple_results = True
 
 MIN_EQUATIONS = 200
@@ -227,12 +228,16 @@ class _Signatures:
     def _frozen(self, value: Any) -> Any:
         """A parameter as something that is equal only to what means the same: 0.0 is not -0.0, and 1 is not True."""
         kind = type(value)
-        if kind is tuple or kind is list:
+        if kind is int or kind is str or value is None:
+            return kind, value
+        if kind is tuple:
+            if _INT.issuperset(map(type, value)):  # a shape, or axes
+                return value
+            return kind, tuple([self._frozen(item) for item in value])
+        if kind is list:
             return kind, tuple([self._frozen(item) for item in value])
         if kind is float or kind is complex:
             return kind, repr(value)
-        if kind is int or kind is str or value is None:
-            return kind, value
         if isinstance(value, np.generic):
             return kind, value.tobytes()
         if compat.programs.is_jaxpr(value):
@@ -263,6 +268,9 @@ class _Signatures:
         equations = [(self._key(eqn), wiring(eqn.invars)) for eqn in jaxpr.eqns]
         types = tuple(map(_type, (*jaxpr.constvars, *jaxpr.invars)))
         return types, tuple(map(id, closed.consts)), tuple(equations), wiring(jaxpr.outvars)
+
+
+_INT = frozenset([int])
 
 
 class _Unequal(Exception):
@@ -389,11 +397,10 @@ def _calls(program: _Program, start: int, end: int, period: int) -> dict[int, tu
     )
     calls = {}
     for copy in copies:
-        eqns = [program.fixed.with_the_same(eqn) for eqn in program.eqns[copy.start : copy.start + period]]
+        eqns = program.eqns[copy.start : copy.start + period]
         outvars = [eqns[k].outvars[o] for k, o in sorted(results)]
-        call = compat.equations.repeated_call(
-            repeated_p, body, eqns, [copy.outside[v] for v in (*small, *made, *given)], outvars
-        )
+        operands = [copy.outside[v] for v in (*small, *made, *given)]
+        call = compat.equations.repeated_call(repeated_p, body, eqns, operands, outvars, program.fixed.with_the_same)
         calls[copy.start] = copy.start + period, call
     return calls
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -16,32 +16,53 @@ from jax2onnx.lower.registry import lowers
 from jax2onnx.paths import scope_parts
 
 
+class Part(NamedTuple):
+    """A node of a body, and what its copies have in common: attributes, notes, and their name in the scope of one of
+    the equations, which has this number (None if it is in no such scope)."""
+
+    node: ir.Node
+    attributes: tuple[ir.Attr, ...]
+    notes: dict[str, Any]
+    notes_of_results: list[dict[str, Any]]
+    equation: int | None
+    name: str
+
+
 class Template(NamedTuple):
     """The nodes of a body, to be copied: what they read, what they give, and the dimensions they need besides."""
 
     inputs: list[ir.Value]
     outputs: list[ir.Value]
-    nodes: list[ir.Node]
+    parts: list[Part]
     constants: dict[ir.Value, ir.Value]
     dims: list[str]
 
 
 @lowers(repeated_p)
-def repeated(g: Builder, *args: Val, body: ClosedJaxpr, equations: Sequence[Any]) -> list[Val]:
+def repeated(
+    g: Builder, *args: Val, body: ClosedJaxpr, equations: Sequence[Any], own: Callable[[Any], Any]
+) -> list[Val]:
     """A copy of the nodes of the body; if they cannot be copied, the equations one by one."""
     session = g.session
     if id(body) not in session.templates:
         session.templates[id(body)] = _template(g, body)
     template = session.templates[id(body)]
     if template is None:
-        own = compat.programs.jaxpr_of(g.eqn.invars, g.eqn.outvars, equations)
-        return session.lower_closed(g, own, args)
+        copy = compat.programs.jaxpr_of(g.eqn.invars, g.eqn.outvars, [own(eqn) for eqn in equations])
+        return session.lower_closed(g, copy, args)
     operands = [*args[len(args) - len(body.jaxpr.invars) :], *(g.dims.one(dim) for dim in template.dims)]
     values = dict(template.constants)
     values.update((old, new.value) for old, new in zip(template.inputs, operands, strict=True))
-    scopes = ["/".join(scope_parts(str(eqn.source_info.name_stack))) for eqn in equations]
-    for node in template.nodes:
-        g.nodes.append(_copy(node, values, scopes, g.scope))
+    last_stack, scope = None, ""
+    for part in template.parts:
+        inner = ""
+        if part.equation is not None:
+            stack = equations[part.equation].source_info.name_stack
+            if stack is not last_stack:
+                last_stack, scope = stack, "/".join(scope_parts(str(stack)))
+            inner = scope
+        name = "/".join([p for p in (g.scope, inner, part.name) if p])
+        g.nodes.append(_copy(part, values, name))
     types = [(v.aval.shape, v.aval.dtype) for v in g.eqn.outvars]
     return [Val(values[v], *type_, g) for v, type_ in zip(template.outputs, types, strict=True)]
 
@@ -55,7 +76,7 @@ def _template(g: Builder, body: ClosedJaxpr) -> Template | None:
     results = session.lower_closed(inner, body, args)
     graph = inner.graph(results, "repeated")
     session.optimize_part(graph)
-    nodes, constants = [], {}
+    parts, constants = [], {}
     for node in graph:
         if bodies(node):
             return None
@@ -64,26 +85,27 @@ def _template(g: Builder, body: ClosedJaxpr) -> Template | None:
             assert value.const_value is not None
             constants[value] = g.const(value.const_value.numpy()).value
         else:
-            nodes.append(node)
-    return Template(list(graph.inputs), list(graph.outputs), nodes, constants, inner.dims.missing())
+            parts.append(_part(node))
+    return Template(list(graph.inputs), list(graph.outputs), parts, constants, inner.dims.missing())
 
 
-def _copy(node: ir.Node, values: dict[ir.Value, ir.Value], scopes: Sequence[str], around: str) -> ir.Node:
-    """A node like this one. The first part of its name says from which of the equations it is: it gets their scope."""
-    outputs = []
-    for value in node.outputs:
-        copied = values[value] = ir.Value(shape=value.shape, type=value.type)
-        copied.meta.update(value.meta)
-        outputs.append(copied)
+def _part(node: ir.Node) -> Part:
+    """The first part of the name of a node says from which of the equations it is."""
     number, _, rest = (node.name or "").partition("/")
-    scope = scopes[int(number.removeprefix(compat.equations.NUMBERED))] if rest else ""
-    copy = ir.Node(
-        node.domain,
-        node.op_type,
-        [None if v is None else values[v] for v in node.inputs],
-        node.attributes.values(),
-        outputs=outputs,
-        name="/".join(part for part in (around, scope, rest or node.op_type) if part),
-    )
-    copy.meta.update(node.meta)
+    equation = int(number.removeprefix(compat.equations.NUMBERED)) if rest else None
+    notes = [dict(value.meta) for value in node.outputs]
+    return Part(node, tuple(node.attributes.values()), dict(node.meta), notes, equation, rest or node.op_type)
+
+
+def _copy(part: Part, values: dict[ir.Value, ir.Value], name: str) -> ir.Node:
+    node, outputs = part.node, []
+    for value, notes in zip(node.outputs, part.notes_of_results, strict=True):
+        copied = values[value] = ir.Value(shape=value.shape, type=value.type)
+        if notes:
+            copied.meta.update(notes)
+        outputs.append(copied)
+    inputs = [None if v is None else values[v] for v in node.inputs]
+    copy = ir.Node(node.domain, node.op_type, inputs, part.attributes, outputs=outputs, name=name)
+    if part.notes:
+        copy.meta.update(part.notes)
     return copy
