@@ -32,9 +32,9 @@ def nonempty_sizes(model: ir.Model, target: str, specs: Any) -> list[str]:
     scope = SymbolicScope()
     found: dict[str, None] = {}
     # What is in the functions of this target, its callers need.
-    functions = [f for f in model.functions.values() if f.domain != DOMAIN]
-    for node in itertools.chain(model.graph.all_nodes(), *(f.all_nodes() for f in functions)):
-        for size in _needed(node):
+    roots = [model.graph, *(f for f in model.functions.values() if f.domain != DOMAIN)]
+    for node, is_certain in _nodes(roots):
+        for size in itertools.chain(_needed(node), _indexed(node, scope) if is_certain else ()):
             if isinstance(size, str) and _may_be_zero(size, scope, given):
                 found[f"{size} >= 1"] = None
         for size in _windows(node):
@@ -43,6 +43,14 @@ def nonempty_sizes(model: ir.Model, target: str, specs: Any) -> list[str]:
             if not compat.dims.is_positive(parse_dim(size, given)) or _may_be_zero(size, scope, given):
                 found[f"{size} >= 1"] = None
     return list(found)
+
+
+def _nodes(roots: Sequence[ir.Graph | ir.Function]) -> Iterator[tuple[ir.Node, bool]]:
+    """The nodes, and whether they are certainly run: what is in a body may not be."""
+    for root in roots:
+        certain = set(root)
+        for node in root.all_nodes():
+            yield node, node in certain
 
 
 def _may_be_zero(size: str, scope: SymbolicScope, given: SymbolicScope) -> bool:
@@ -75,6 +83,45 @@ def _needed(node: ir.Node) -> Iterator[Size]:
             yield from dims(_operand(node, 0))[2:]
         case "GroupNormalization":  # is written out with Reshapes to -1
             yield from dims(_operand(node, 0))
+
+
+def _indexed(node: ir.Node, scope: SymbolicScope) -> Iterator[Size]:
+    """The axes that positions are read from or written to: where there are positions, there must be elements.
+
+    JAX checks no index that is inside every array of 1 or more.
+    """
+    if node.op_type not in _INDEXING:
+        return
+    shape, index = dims(_operand(node, 0)), dims(_operand(node, 1))
+    if node.op_type in ("GatherND", "ScatterND"):
+        batch, depth = attribute(node, "batch_dims", 0), index[-1]
+        assert isinstance(depth, int)
+        sizes, index = shape[batch : batch + depth], index[:-1]
+    else:
+        sizes = (shape[attribute(node, "axis", 0)],)
+    for size in sizes:
+        if isinstance(size, str) and not size.startswith("?") and _outlasts(index, size, scope):
+            yield size
+
+
+_INDEXING = ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")
+
+
+def _outlasts(shape: Sequence[Size], size: str, scope: SymbolicScope) -> bool:
+    """Has an array of this shape elements also where `size` is 0, because one of its variables is?"""
+    if any(d == 0 or (isinstance(d, str) and d.startswith("?")) for d in shape):
+        return False
+    needed, found = parse_dim(size, scope), [parse_dim(d, scope) for d in shape if isinstance(d, str)]
+    names = {name for dim in (needed, *found) for name in compat.dims.dim_names(dim)}
+    for name in sorted(compat.dims.dim_names(needed)):
+        sizes = {**dict.fromkeys(names, _ORDINARY), name: 0}
+        if compat.dims.evaluate_dim(needed, sizes) == 0 and all(compat.dims.evaluate_dim(d, sizes) > 0 for d in found):
+            return True
+    return False
+
+
+_ORDINARY = 64
+"""A size that is divided by whatever a program divides its sizes by."""
 
 
 def _windows(node: ir.Node) -> Sequence[Size]:

@@ -224,11 +224,15 @@ NOT_EMPTY = {
     "steps in steps": (lambda x: lax.map(accumulated, x), "f32[B,T,4]", ["B >= 1", "T >= 1"]),
     "steps in a branch": (lambda x: lax.cond(x.sum() >= 0, accumulated, jnp.sin, x), "f32[T,4]", ["T >= 1"]),
     "steps in a function": (jax2onnx.onnx_function(accumulated), "f32[T,4]", ["T >= 1"]),
+    "the first": (lambda x: (x[:, 0], x.at[:, 1:].mul(2.0)), "f32[B,T]", ["T >= 1"]),
+    "rows that are written": (lambda x: x.at[:1].set(x[-1:] + 1.0), "f32[T,4]", ["T >= 1"]),
+    "rows of positions": (lambda x: jnp.take_along_axis(x, jnp.argsort(x, 1), 1)[::-1], "f32[B,T]", []),
+    "positions in a branch": (lambda x: lax.cond(x.sum() > 0, lambda: x.at[:1].add(1.0), lambda: x), "f32[T,4]", []),
     "attention": (lambda x: jax.nn.dot_product_attention(x, x, x, is_causal=True), "f32[B,T,2,4]", []),
 }
 
 
-@pytest.mark.parametrize("name", quick([*NOT_EMPTY][5:9], NOT_EMPTY))
+@pytest.mark.parametrize("name", quick([*[*NOT_EMPTY][5:9], *[*NOT_EMPTY][-5:-1]], NOT_EMPTY))
 def test_sizes_that_must_not_be_zero(name):
     """Where ONNX Runtime would crash, be wrong or refuse, the model says so; elsewhere 0 is as good as any size."""
     fn, spec, expected = NOT_EMPTY[name]
