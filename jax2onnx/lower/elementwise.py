@@ -199,8 +199,8 @@ def or_(g: Builder, x: Val, y: Val) -> Val:
 @lowers(lax.select_n_p)
 def select_n(g: Builder, which: Val, *cases: Val) -> Val:
     """cases[which], element by element: a chain of Where, halving the cases."""
-    if which.const is not None and which.const.ndim == 0:
-        return cases[int(which.const)]
+    if which.const is not None and which.const.size and (which.const == (first := which.const.flat[0])).all():
+        return cases[int(first)]
     if len(cases) == 1:
         return cases[0]
     if which.dtype == BOOL:

@@ -24,6 +24,7 @@ from jax2onnx.dimensions import is_static
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dtypes import BOOL, INT32, INT64
 from jax2onnx.lower.fold import MAX_BYTES
+from jax2onnx.lower.progressions import ends, progression
 
 Ints = Val | np.ndarray
 Dims = tuple[Any, ...]
@@ -144,6 +145,9 @@ def locate(
         valid = np.asarray(inside.all(-1))
         starts = np.array(clamped[..., components[0] if along else components])
         return starts, None if valid.all() or not check else valid
+    if w.moving == w.starts and _are_seen_inside(g, indices, w.batch, bounds):
+        index = _as_int64(g, indices)
+        return g.squeeze(index, [index.rank - 1]) if along else index, None
     if indices.columns is not None and w.moving and not along and not margin:
         return _locate_columns(g, w, indices.columns, check)
     index = indices
@@ -198,6 +202,18 @@ def _locate_known(indices: np.ndarray, bounds: Sequence[Any]) -> tuple[np.ndarra
         if values.size and not (values.min() >= 0 and compat.dims.is_at_least(bound, int(values.max()))):
             return None
     return index, np.ones(index.shape, bool)
+
+
+def _are_seen_inside(g: Builder, indices: Val, batch: Sequence[Any], bounds: Sequence[Any]) -> bool:
+    """Can it be seen that unknown starts along one axis, such as T - 1, are all inside?"""
+    if len(bounds) != 1:
+        return False
+    count = product(batch)
+    found = progression(g, indices, count)
+    if found is None:
+        return False
+    low, high = ends(found, count)
+    return compat.dims.is_at_least(low, 0) and compat.dims.is_at_least(bounds[0] - high, 0)
 
 
 def _select(g: Builder, index: Val, components: Sequence[int]) -> Val:

@@ -227,3 +227,19 @@ def test_nothing_is_written_where_nothing_is(dtype, mode):
 
     sizes = [{"T": t, "N": 4} for t in (1, 2, 7)]
     check_at_sizes(fn, "f32[T,3]", "i32[N]", sizes=sizes, empty="N", rtol=0, atol=0)
+
+
+WRITES = {
+    "the last": (lambda x: x.at[-1].set(1.0), ["Shape", "Sub", "Expand", "ScatterND"]),
+    "the first, of an array": (lambda x: x.at[jnp.asarray([0])].set(1.0), ["Expand", "ScatterND"]),
+    "one of the last": (lambda x: x.at[-2].set(1.0), None),  # there may be one only
+    "the next": (lambda x: x.at[jnp.arange(x.shape[0]) + 1].set(x), None),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_positions_that_are_certainly_inside_are_not_checked(name):
+    fn, expected = WRITES[name]
+    model = check_at_sizes(fn, "f32[T,4]", sizes=[{"T": t} for t in (1, 2, 7)], rtol=0, atol=0)
+    if expected is not None:
+        assert [node.op_type for node in model.graph.node] == expected
