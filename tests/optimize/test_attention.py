@@ -72,10 +72,10 @@ def by_hand(x: Any) -> Any:
 
 LAYERS = {
     "nnx": (of_nnx, 9),
-    "linen": (of_linen, 10),
+    "linen": (of_linen, 9),
     "haiku": (of_haiku, 9),
     "keras": (of_keras, 9),
-    "equinox": (of_equinox, 6),
+    "equinox": (of_equinox, 5),
     "by hand": (lambda: by_hand, 3),
 }
 

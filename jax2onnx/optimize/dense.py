@@ -1,0 +1,240 @@
+"""Products with a known matrix: what is done to their columns, and the order of their rows, can be in the matrix.
+
+A batch normalization behind a dense layer is a part of it, (x @ w + b - mean) * scale + shift being one product and one
+sum. An image that was flattened before is taken as convolutions have it, with the rows of the matrix in that order, and
+one that is made by a product is made as convolutions want it, by the order of the columns: nothing is transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import is_static
+from jax2onnx.naming import NAME
+from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
+from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, only_user, producer
+from jax2onnx.optimize.simplify import can_be_reshaped, reshaped
+from jax2onnx.optimize.units import BINARY, UNARY
+from jax2onnx.permutations import inverse, permuted
+
+RULES = RuleSet()
+rewrites = RULES.rewrites
+
+PRODUCTS = ("MatMul", "Gemm")
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+MOST_STEPS = 8
+"""How many nodes are looked at between a product and the Transpose of its result."""
+
+
+class _Dense(NamedTuple):
+    """x @ w + bias, the matrix of which is known and used for nothing else."""
+
+    x: ir.Value
+    w: ir.Value
+    bias: np.ndarray | None  # of the shape of a row
+    source: ir.Value | None  # of the bias
+
+    def columns(self) -> int:
+        return int(dims(self.w)[1])
+
+    def written(self, r: Rewriter, w: ir.Value, bias: np.ndarray | None, like: ir.Value) -> ir.Value:
+        """The same with another matrix and another bias."""
+        product = r.op("MatMul", self.x, w, like=like)
+        return product if bias is None else r.op("Add", product, r.moved(bias, self.source), like=like)
+
+
+def _dense(value: ir.Value | None) -> _Dense | None:
+    """What `value` is, if it is used once."""
+    if value is None or only_user(value) is None or value.dtype not in FLOATS:
+        return None
+    node = value.producer()
+    if node is None or node.domain:
+        return None
+    if node.op_type in ("Add", "Sub"):
+        found = _operand_and_row(node)
+        inner = _dense(found[0]) if found is not None and producer(found[0], "MatMul") is not None else None
+        if found is None or inner is None or dims(found[0]) != dims(value):
+            return None
+        bias = np.broadcast_to(-found[1] if node.op_type == "Sub" else found[1], (inner.columns(),))
+        return inner._replace(bias=bias, source=found[2])
+    if node.op_type not in PRODUCTS or node.attributes:
+        return None
+    x, w, *rest = node.inputs
+    if x is None or w is None or not _is_own_matrix(w) or len(dims(x)) < 2:
+        return None
+    if not rest:
+        return _Dense(x, w, None, None)
+    row = _row(rest[0], int(dims(w)[1]))
+    return _Dense(x, w, row, rest[0]) if row is not None else None
+
+
+def _is_own_matrix(w: ir.Value) -> bool:
+    """Is it a weight that would not be stored twice if one product had another?"""
+    return w.const_value is not None and len(dims(w)) == 2 and len(w.uses()) == 1 and 0 not in dims(w)
+
+
+def _row(value: ir.Value | None, columns: int) -> np.ndarray | None:
+    """A known finite number for each column."""
+    known = constant(value)
+    if known is None or known.size not in (1, columns) or (known.size > 1 and known.shape[-1] != columns):
+        return None
+    return np.broadcast_to(known.reshape(-1), (columns,)) if np.isfinite(known).all() else None
+
+
+def _operand_and_row(node: ir.Node) -> tuple[ir.Value, np.ndarray, ir.Value] | None:
+    """x, and the known numbers that it is combined with, x being the first operand of Sub and Div."""
+    a, b = node.inputs
+    for x, other in ((a, b), (b, a))[: 1 if node.op_type in ("Sub", "Div") else 2]:
+        if x is None or other is None or x.const_value is not None or not dims(x):
+            continue
+        columns = dims(x)[-1]
+        row = _row(other, columns) if isinstance(columns, int) else None
+        if row is not None:
+            return x, row, other
+    return None
+
+
+@rewrites("Add", "Sub", given=some(KNOWN), needs=PRODUCTS)
+def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(x @ w + b) + c = x @ w + (b + c)"""
+    found, y = _operand_and_row(node), node.outputs[0]
+    dense = _dense(found[0]) if found is not None else None
+    if found is None or dense is None or dense.bias is None or dims(found[0]) != dims(y):
+        return None
+    shift = -found[1] if node.op_type == "Sub" else found[1]
+    return dense.written(r, dense.w, dense.bias + shift, y)
+
+
+@rewrites("Mul", "Div", given=some(KNOWN), needs=PRODUCTS)
+def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(x @ w + b) * k = x @ (w * k) + b * k"""
+    found, y = _operand_and_row(node), node.outputs[0]
+    dense = _dense(found[0]) if found is not None else None
+    if found is None or dense is None or dims(found[0]) != dims(y):
+        return None
+    if node.op_type == "Div" and not found[1].all():
+        return None
+    factor = (1 / found[1] if node.op_type == "Div" else found[1]).astype(found[1].dtype)
+    return dense.written(r, _scaled(r, dense.w, factor), None if dense.bias is None else dense.bias * factor, y)
+
+
+def _scaled(r: Rewriter, w: ir.Value, factor: np.ndarray) -> ir.Value:
+    """A matrix with a factor for each column, multiplied when it is written."""
+    tensor = w.const_value
+    assert tensor is not None
+    row = np.ascontiguousarray(factor)
+
+    def read(read_matrix: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
+        return ir.Tensor(read_matrix() * row)
+
+    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=w.meta.get(NAME))
+
+
+# --------------------------------------------------------------------------------------------------- the order of axes
+
+
+@rewrites(*PRODUCTS, given=first("Reshape"))
+def order_rows_as_they_come(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Axes that are moved, joined and summed over: joined as they are, with the rows of the matrix in that order."""
+    flat, w, *rest = node.inputs
+    joined = producer(flat, "Reshape")
+    turned = joined.inputs[0] if joined is not None else None
+    turn = producer(turned, "Transpose")
+    if flat is None or w is None or turned is None or turn is None or only_user(turned) is None:
+        return None
+    if flat.is_graph_output() or not all(_takes_rows(use.node, flat) for use in flat.uses()):
+        return None  # the Transpose would be there anyway
+    x, lead, perm = turn.inputs[0], len(dims(flat)) - 1, list(attribute(turn, "perm"))
+    sizes = dims(turned)[lead:]
+    if x is None or dims(turned)[:lead] != dims(flat)[:-1] or perm[:lead] != list(range(lead)) or not is_static(sizes):
+        return None
+    rows = reshaped(r, x, flat, at_once=True)
+    if rows is None:
+        return None
+    order = [i - lead for i in inverse(perm)[lead:]]
+    return r.op(node.op_type, rows, _in_order(r, w, 0, sizes, order), *rest, like=node.outputs[0], **values_of(node))
+
+
+def _takes_rows(node: ir.Node, flat: ir.Value) -> bool:
+    """Is it a product with a matrix whose rows can be in any order?"""
+    if node.op_type not in PRODUCTS or node.domain or node.attributes or node.inputs[0] is not flat:
+        return False
+    w = node.inputs[1]
+    return w is not None and w is not flat and _is_own_matrix(w)
+
+
+def _in_order(r: Rewriter, w: ir.Value, axis: int, sizes: tuple, order: list[int]) -> ir.Value:
+    """A matrix, its rows or columns being joined axes of these sizes, with these in another order: done while
+    exporting, when the file is written."""
+    rows, columns = dims(w)
+    apart = [*sizes, columns] if axis == 0 else [rows, *sizes]
+    perm = [*order, len(sizes)] if axis == 0 else [0, *(i + 1 for i in order)]
+    parts = r.op("Reshape", w, r.const(apart, np.int64), like=w, shape=apart)
+    return r.op("Reshape", r.transpose(parts, perm), r.const([rows, columns], np.int64), like=w)
+
+
+@rewrites("Transpose", given=first("Reshape", *UNARY, *BINARY), needs=PRODUCTS)
+def order_columns_as_wanted(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """The columns of a product that are split into axes, which are then moved: in the order in which they are wanted,
+    with only arithmetic of each element between."""
+    perm, y = list(attribute(node, "perm")), node.outputs[0]
+    steps, split = _steps_to(node.inputs[0], len(perm), "Reshape")
+    if split is None:
+        return None
+    flat = split.inputs[0]
+    assert flat is not None
+    before, _ = _steps_to(flat, len(dims(flat)), *PRODUCTS, "Add", "Sub")
+    dense = _dense((before[-1] if before else split).inputs[0])
+    apart, lead = dims(split.outputs[0]), len(dims(flat)) - 1
+    sizes = apart[lead:]
+    if dense is None or any(s.op_type not in UNARY for s in before) or apart[:lead] != dims(flat)[:-1]:
+        return None
+    shape = permuted(apart, perm)
+    if perm[:lead] != list(range(lead)) or not is_static(sizes) or not can_be_reshaped(dims(flat), shape):
+        return None
+    order = [i - lead for i in perm[lead:]]
+    bias = dense.bias
+    if bias is not None:
+        bias = bias.reshape([int(d) for d in sizes]).transpose(order).reshape(-1)
+    value: ir.Value | None = dense.written(r, _in_order(r, dense.w, 1, sizes, order), bias, flat)
+    for step in reversed(before):
+        value = r.op(step.op_type, value, like=step.outputs[0], **values_of(step))
+    assert value is not None
+    target = ir.Value(shape=ir.Shape(shape), type=flat.type)
+    value = reshaped(r, value, target, at_once=True)
+    for step in reversed(steps):
+        operands = [value if x is not None and x.const_value is None else _turned(r, x, perm) for x in step.inputs]
+        value = r.op(step.op_type, *operands, like=step.outputs[0], shape=dims(y), **values_of(step))
+    return value
+
+
+def _steps_to(value: ir.Value | None, rank: int, *op_types: str) -> tuple[list[ir.Node], ir.Node | None]:
+    """The arithmetic of each element, with known numbers, between a value and a node of these operators, the last
+    first; and that node, if there is one."""
+    steps: list[ir.Node] = []
+    while value is not None and only_user(value) is not None and len(steps) <= MOST_STEPS:
+        found = producer(value, *op_types)
+        if found is not None:
+            return steps, found
+        node = producer(value, *UNARY, *BINARY)
+        operands = [x for x in node.inputs if x is not None and x.const_value is None] if node is not None else []
+        if node is None or node.domain or len(operands) != 1 or len(dims(operands[0])) != rank:
+            return steps, None
+        if dims(operands[0]) != dims(value):
+            return steps, None
+        steps.append(node)
+        value = operands[0]
+    return steps, None
+
+
+def _turned(r: Rewriter, known: ir.Value | None, perm: list[int]) -> ir.Value | None:
+    """Known numbers for what has its axes in another order."""
+    array = constant(known)
+    if array is None or array.ndim == 0:
+        return known
+    return r.moved(array.reshape((1,) * (len(perm) - array.ndim) + array.shape).transpose(perm), known)

@@ -1,0 +1,96 @@
+"""What is around a product with a known matrix becomes a part of the matrix."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from tests.helpers import check
+
+DRAWN = np.random.default_rng(0)
+
+
+def drawn(*shape):
+    return DRAWN.standard_normal(shape).astype(np.float32)
+
+
+W, B, MEAN, SCALE, SHIFT = drawn(8, 32), *drawn(4, 32)
+KERNEL = drawn(3, 3, 3, 5)
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def operators(model):
+    return [node.op_type for node in model.graph.node]
+
+
+def conv(x, kernel=KERNEL, stride=1):
+    return lax.conv_general_dilated(x, kernel, (stride,) * 2, "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def test_batch_normalization_behind_a_dense_layer_is_in_the_layer():
+    def fn(x):
+        return jax.nn.relu((x @ W + B - MEAN) * SCALE + SHIFT)
+
+    assert operators(check(fn, drawn(5, 8), **CLOSE)) == ["Gemm", "Relu"]
+    assert operators(check(fn, drawn(2, 5, 8), **CLOSE)) == ["MatMul", "Add", "Relu"]
+    assert operators(check(fn, drawn(2, 5, 8), dims=[("B", "T", 8)], **CLOSE)) == ["MatMul", "Add", "Relu"]
+    assert operators(check(lambda x: (x @ W - MEAN) / 3, drawn(4, 8), **CLOSE)) == ["Gemm"]
+    hurt = drawn(5, 8)
+    hurt[1, 2], hurt[2, 3] = np.nan, np.inf
+    check(fn, hurt, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x @ W) * SCALE[:5, None],  # a factor for each row
+        lambda x: [(y := x @ W + B), y * SCALE],
+        lambda x: [(x @ W) * 2, W],  # the matrix is a result as well
+        lambda x: (x @ W) * np.where(B > 2, np.float32(np.inf), B),
+        lambda x: (x @ W) / np.where(B > 1, np.float32(0), B),
+        lambda x: 2 / (x @ W),
+        lambda x: 3 - (x @ W + 1),
+        lambda x: (x @ W + B) * np.ones((3, 1, 1), np.float32),
+    ],
+)
+def test_what_is_not_done_to_columns_only_stays(fn):
+    check(fn, drawn(5, 8), **CLOSE)
+
+
+def test_the_matrix_of_two_products_stays():
+    model = check(lambda x: [(x @ W) * 2, x[1:] @ W], drawn(5, 8), **CLOSE)
+    assert sum(len(i.raw_data) == W.nbytes for i in model.graph.initializer) == 1
+
+
+@pytest.mark.parametrize("batch", [2, "B"])
+def test_images_are_flattened_as_convolutions_have_them(batch):
+    heads = drawn(80, 7), drawn(80, 3)
+
+    def fn(x):
+        y = jax.nn.relu(conv(x, stride=2)).reshape(x.shape[0], -1)
+        return [y @ w for w in heads]
+
+    model = check(fn, drawn(2, 8, 8, 3), dims=[(batch, 8, 8, 3)], **CLOSE)
+    assert operators(model) == ["Transpose", "Conv", "Relu", "Reshape", "MatMul", "MatMul"]
+
+
+def test_flattened_images_that_are_a_result_are_as_they_were():
+    def fn(x):
+        y = conv(x).reshape(x.shape[0], -1)
+        return y, y @ w
+
+    w = drawn(320, 3)
+    assert operators(check(fn, drawn(1, 8, 8, 3), **CLOSE)).count("Transpose") == 2
+
+
+@pytest.mark.parametrize("batch", [2, "B"])
+def test_images_are_made_as_convolutions_want_them(batch):
+    w, b, mean, scale = drawn(6, 48), drawn(48), drawn(3), drawn(3)
+
+    def fn(z):
+        y = jax.nn.relu(z @ w + b).reshape(-1, 4, 4, 3)
+        return conv(jnp.tanh((y - mean) * scale))
+
+    model = check(fn, drawn(2, 6), dims=[(batch, 6)], **CLOSE)
+    assert operators(model) == ["Gemm", "Relu", "Reshape", "Sub", "Mul", "Tanh", "Conv", "Transpose"]
