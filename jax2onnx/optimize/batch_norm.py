@@ -1,7 +1,8 @@
 """BatchNormalization with known statistics that no convolution can take in.
 
 For those who prefer the operator, where the program has one, though it rounds differently: x * k + (b - mean * k). For
-all, a factor and a shift for each channel, if the channels come first: that is one node and one pass for two.
+all, that formula where x is a sum, which was rounded itself; and a factor and a shift for each channel, if the channels
+come first: that is one node and one pass for two.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from jax2onnx.permutations import inverse
 
 RULES = RuleSet()
 LAST = RuleSet()
+
+SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "AveragePool", "ReduceMean")
+KEPT = (
+    "Relu Clip LeakyRelu Elu Selu Celu Gelu HardSwish Sigmoid Tanh Softplus Mish"
+    " MaxPool Concat Transpose Reshape Resize"
+).split()
+"""Operators whose results are as inexact as their operands."""
+LARGEST_MEAN = 32
+MOST_BEFORE = 100
+"""How many nodes are looked at to find out that a value is a sum."""
 
 
 @RULES.rewrites("Add", given=some("Mul"))
@@ -45,6 +56,53 @@ def recognise_batch_normalization(r: Rewriter, node: ir.Node) -> ir.Value | None
         x = r.transpose(x, first)
     result = r.op("BatchNormalization", x, *parameters, like=x, epsilon=0.0)
     return result if axis == 1 else r.op("Transpose", result, like=y, perm=inverse(first))
+
+
+@LAST.rewrites("Add", given=some("Mul"))
+def subtract_mean_with_shift(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(x - mean) * k + b = x * k + (b - mean * k), with known numbers.
+
+    The result is that of an x that differs by a few roundings of x. (Where x is much smaller than the mean, what is
+    rounded is the difference, in both.) So x must be a sum, which differs by more. An input may be exact, and all that
+    matters of it be how it differs from a large mean.
+    """
+    y = node.outputs[0]
+    shifted = _operand_and_constant(node)
+    product = producer(shifted[0], "Mul") if shifted is not None else None
+    scaled = _operand_and_constant(product)
+    difference = producer(scaled[0], "Sub") if scaled is not None else None
+    if shifted is None or scaled is None or difference is None or y.dtype != ir.DataType.FLOAT:
+        return None
+    x, mean, factor = difference.inputs[0], constant(difference.inputs[1]), scaled[1]
+    if x is None or mean is None or dims(x) != dims(y) or not _only_here(product, difference):
+        return None
+    exact = with_mean(shifted[1], mean, factor)
+    if exact is None or exact.size > max(mean.size, factor.size, shifted[1].size) or not is_sum(x):
+        return None
+    scaled_x = r.op("Mul", x, r.const(factor), like=y)
+    return r.op("Add", scaled_x, r.moved(exact.astype(np.float32), node.inputs[1]), like=y)
+
+
+def with_mean(shift: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> np.ndarray | None:
+    """shift - mean * factor, if no mean is so large, compared with what is normalized to about 1, that digits get
+    lost: that would be less exact than to subtract it first."""
+    product = mean.astype(np.float64) * factor
+    return shift - product if (abs(product) <= LARGEST_MEAN).all() else None
+
+
+def is_sum(value: ir.Value | None, seen: list[ir.Value] | None = None) -> bool:
+    """Does each element of a value come from a sum of several products?"""
+    seen = [] if seen is None else seen
+    node = value.producer() if value is not None else None
+    if value is None or node is None or node.domain or len(seen) >= MOST_BEFORE:
+        return False
+    if node.op_type in SUMS:
+        return True
+    seen.append(value)
+    operands = [x for x in node.inputs if x is not None and x.const_value is None]
+    if node.op_type in ("Add", "Mul"):
+        return any(is_sum(x, seen) for x in operands)
+    return node.op_type in KEPT and all(is_sum(x, seen) for x in operands)
 
 
 @LAST.rewrites("Add", given=some("Mul"), needs=("Conv", "ConvTranspose"))

@@ -1,8 +1,9 @@
 """Products with a known matrix: what is done to their columns, and the order of their rows, can be in the matrix.
 
 A batch normalization behind a dense layer is a part of it, (x @ w + b - mean) * scale + shift being one product and one
-sum. An image that was flattened before is taken as convolutions have it, with the rows of the matrix in that order, and
-one that is made by a product is made as convolutions want it, by the order of the columns: nothing is transposed.
+sum; so is one before it, if nothing is between. An image that was flattened before is taken as convolutions have it,
+with the rows of the matrix in that order, and one that is made by a product is made as convolutions want it, by the
+order of the columns: nothing is transposed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
-from jax2onnx.dimensions import is_static
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.naming import NAME
+from jax2onnx.optimize.batch_norm import is_sum, with_mean
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, only_user, producer
 from jax2onnx.optimize.simplify import can_be_reshaped, reshaped
@@ -27,6 +29,8 @@ rewrites = RULES.rewrites
 
 PRODUCTS = ("MatMul", "Gemm")
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+LARGEST = 1 << 22
+"""Larger matrices are not read before the file is written."""
 MOST_STEPS = 8
 """How many nodes are looked at between a product and the Transpose of its result."""
 
@@ -123,14 +127,43 @@ def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return dense.written(r, _scaled(r, dense.w, factor), None if dense.bias is None else dense.bias * factor, y)
 
 
+@rewrites(*PRODUCTS, given=first("Add"), needs=("Mul",))
+def scale_rows(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """(x * k + c) @ w = x @ (k * w) + c @ w, also of (x - mean) * k + c, if x was rounded as well (`is_sum`)."""
+    a, w, *rest = node.inputs
+    if a is None or w is None or not _takes_rows(node, a) or a.dtype not in FLOATS or likely_size(dims(w)) > LARGEST:
+        return None
+    shifted = _operand_and_row_of(a, "Add")
+    scaled = _operand_and_row_of(shifted[0], "Mul") if shifted is not None else None
+    matrix, known = constant(w), _row(rest[0], int(dims(w)[1])) if rest else np.float32(0)
+    if shifted is None or scaled is None or matrix is None or known is None or not scaled[1].all():
+        return None
+    x, factor = scaled[:2]
+    centered = _operand_and_row_of(x, "Sub")
+    x, mean = centered[:2] if centered is not None else (x, np.zeros_like(factor))
+    shift = with_mean(shifted[1], mean, factor)
+    if shift is None or not is_sum(x):
+        return None
+    bias = (shift @ matrix + known).astype(matrix.dtype)
+    product = r.op("MatMul", x, _scaled(r, w, factor[:, None]), like=node.outputs[0])
+    return r.op("Add", product, r.moved(bias, rest[0] if rest else shifted[2]), like=node.outputs[0])
+
+
+def _operand_and_row_of(value: ir.Value, op_type: str) -> tuple[ir.Value, np.ndarray, ir.Value] | None:
+    """What a value is made of by a node of this operator, if it is used once."""
+    node = producer(value, op_type)
+    found = _operand_and_row(node) if node is not None and only_user(value) is not None else None
+    return found if found is not None and dims(found[0]) == dims(value) else None
+
+
 def _scaled(r: Rewriter, w: ir.Value, factor: np.ndarray) -> ir.Value:
-    """A matrix with a factor for each column, multiplied when it is written."""
+    """A matrix with a factor for each column, or for each row, multiplied when it is written."""
     tensor = w.const_value
     assert tensor is not None
-    row = np.ascontiguousarray(factor)
+    numbers = np.ascontiguousarray(factor)
 
     def read(read_matrix: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
-        return ir.Tensor(read_matrix() * row)
+        return ir.Tensor(read_matrix() * numbers)
 
     return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=w.meta.get(NAME))
 

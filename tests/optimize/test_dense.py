@@ -16,7 +16,7 @@ def drawn(*shape):
 
 
 W, B, MEAN, SCALE, SHIFT = drawn(8, 32), *drawn(4, 32)
-KERNEL = drawn(3, 3, 3, 5)
+KERNEL, HALF = drawn(3, 3, 3, 5), drawn(16, 16)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
@@ -39,6 +39,36 @@ def test_batch_normalization_behind_a_dense_layer_is_in_the_layer():
     hurt = drawn(5, 8)
     hurt[1, 2], hurt[2, 3] = np.nan, np.inf
     check(fn, hurt, **CLOSE)
+
+
+def test_batch_normalization_before_a_dense_layer_is_in_the_layer():
+    """If it is of a sum, which is not exact: of an input, all that matters may be how it differs from a large mean."""
+    w, b = drawn(32, 5), drawn(5)
+
+    def normalized(y):
+        return (y - MEAN) * SCALE + SHIFT
+
+    model = check(lambda x: normalized(jax.nn.relu(x @ W + B)) @ w + b, drawn(4, 8), **CLOSE)
+    assert operators(model) == ["Gemm", "Relu", "Gemm"]
+    model = check(lambda x: normalized(jax.nn.relu(x @ W)) @ w, drawn(4, 2, 8), **CLOSE)
+    assert operators(model) == ["MatMul", "Relu", "MatMul", "Add"]
+    model = check(lambda x: normalized(jax.nn.relu(x)) @ w, drawn(4, 32), **CLOSE)
+    assert operators(model) == ["Relu", "Sub", "Mul", "Add", "MatMul"]
+    check(lambda x: ((x @ W + 1000) - (MEAN + 1000)) * SCALE @ w, drawn(4, 8), rtol=1e-3, atol=1e-3)
+    model = check(lambda x: normalized(jax.nn.relu(x @ W + 1000) - 1000) @ w, drawn(4, 8), rtol=1e-3, atol=1e-3)
+    assert "Sub" in operators(model)  # of so large a mean digits would get lost
+
+
+def test_the_mean_of_a_sum_is_subtracted_with_the_shift():
+    """But not that of an input."""
+
+    def normalized(y):
+        return (y - MEAN) * SCALE + SHIFT
+
+    model = check(lambda x: normalized(jax.nn.relu(x @ W) + x[:, :1]), drawn(4, 8), **CLOSE)
+    assert operators(model)[-2:] == ["Mul", "Add"] and "Sub" not in operators(model)
+    for fn in (jnp.abs, lambda x: x, lambda x: jnp.concatenate([x[:, :16], x[:, 16:] @ HALF], 1)):
+        assert "Sub" in operators(check(lambda x, fn=fn: normalized(fn(x)), drawn(4, 32), **CLOSE))
 
 
 @pytest.mark.parametrize(
