@@ -258,7 +258,7 @@ def _repeated(value: ir.Value | None, x: ir.Value) -> ir.Value | None:
 
 @RULES.rewrites("Mul", "Add", given=some("InstanceNormalization", "GroupNormalization"))
 @NATIVE.rewrites("Mul", "Add", given=some("InstanceNormalization", "GroupNormalization"))
-def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def give_channels_their_parameters(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """The scale and bias for each channel, which follow, become those of the node."""
     for normal, parameter in (node.inputs, node.inputs[::-1]):
         made = producer(normal, "InstanceNormalization", "GroupNormalization")

@@ -66,7 +66,7 @@ def _axis_map(outer: Dims, inner: Dims) -> dict[int, int]:
 
 
 @rewrites("Transpose", given=first(*RESHAPES))
-def move_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def move_units_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Permute the axes that matter; those of size 1 stay where they are."""
     outer, y = node.inputs[0], node.outputs[0]
     x = unit_reshape(outer)
@@ -111,7 +111,7 @@ def transpose_without_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 @rewrites(*UNARY, "Clip", given=first(*RESHAPES))
-def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def move_units_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """f(reshape(x)) = reshape(f(x))."""
     y = node.outputs[0]
     x = unit_reshape(node.inputs[0], for_node=node)
@@ -123,7 +123,7 @@ def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 @rewrites("Softmax", "LogSoftmax", given=first(*RESHAPES))
-def move_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def move_units_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A softmax over an axis that both shapes have."""
     outer, y = node.inputs[0], node.outputs[0]
     x = unit_reshape(outer)
@@ -139,7 +139,7 @@ def move_past_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 @rewrites(*BINARY, given=some(*RESHAPES))
-def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def move_units_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Several operands: those that vary were reshaped alike, the others are constants that can follow."""
     y = node.outputs[0]
     inner_shape: Dims | None = None
@@ -218,7 +218,7 @@ def _before_leading_ones(value: ir.Value) -> tuple[ir.Value, Dims]:
 
 
 @rewrites(*REDUCTIONS, given=first(*RESHAPES))
-def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def move_units_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Reduce the axes that matter; one of size 1 needs no reduction (all of these give back their only element)."""
     outer, y, axes = node.inputs[0], node.outputs[0], axes_of(node)
     inner = producer(outer, *RESHAPES)

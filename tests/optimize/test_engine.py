@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 import time
+from collections import Counter
 from typing import Any
 
 import jax.numpy as jnp
@@ -121,3 +124,12 @@ def test_all_inputs_of_a_wide_node_are_replaced_in_linear_time() -> None:
     detach(node)
     assert not new.uses() and set(node.inputs) == {None}
     assert time.process_time() - start < 5  # one by one, they take minutes
+
+
+def test_no_two_rules_have_the_same_name() -> None:
+    """What they did is counted by their names."""
+    modules = [importlib.import_module(m.name) for m in pkgutil.iter_modules(optimize.__path__, "jax2onnx.optimize.")]
+    sets = [found for module in modules for found in vars(module).values() if isinstance(found, RuleSet)]
+    rules = {registered.rule for rule_set in sets for of_op in rule_set.by_op.values() for registered in of_op}
+    names = Counter(rule.__name__ for rule in rules)
+    assert len(names) > 100 and {name for name, count in names.items() if count > 1} == set()
