@@ -108,3 +108,11 @@ def test_modules_become_functions():
     assert plain.graph.node[0].name == "LinenNetwork/LinenBlock_0/LayerNorm_0/LayerNormalization"
     for exported in (model, plain):
         check_run(exported, lambda x: network.apply(variables, x), X, rtol=1e-5, atol=1e-5)
+
+
+def test_a_formula_is_no_module():
+    """`jnp.einsum` opens a scope that is named by it, in which attention would not be seen as a whole."""
+    layer = nnx.MultiHeadAttention(2, 4, rngs=nnx.Rngs(0), decode=False)
+    model = check(layer, X, functions="modules", opset=23, rtol=1e-5, atol=1e-5)
+    assert set(functions(model)) == {"query", "key", "value", "out"}
+    assert "Attention" in calls(model) and "Softmax" not in calls(model)

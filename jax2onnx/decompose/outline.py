@@ -18,6 +18,7 @@ from jax2onnx.functions import Marked
 from jax2onnx.paths import scope_parts
 
 NAMESPACE = "modules"
+_FORMULA = re.compile(r",|->")
 MIN_EQUATIONS = 2
 """A scope with fewer equations is not worth a function."""
 
@@ -74,8 +75,9 @@ def _count(eqn: Any) -> int:
 
 
 def _scope(eqn: Any, depth: int) -> str | None:
+    """The module that an equation belongs to. `jnp.einsum` opens a scope named by its formula, which is none."""
     parts = scope_parts(str(eqn.source_info.name_stack))
-    return parts[depth] if len(parts) > depth else None
+    return parts[depth] if len(parts) > depth and not _FORMULA.search(parts[depth]) else None
 
 
 def _reads(eqns: Iterable[Any]) -> set:
