@@ -29,24 +29,34 @@ def operand_and_scalar(node: ir.Node | None) -> tuple[ir.Value, Any] | None:
     return None
 
 
-def factors(value: ir.Value | None, depth: int = 5) -> tuple[list[ir.Value], float]:
+def factors(
+    value: ir.Value | None, x: ir.Value | None = None, depth: int = 5, *, keep_shared: bool = False
+) -> tuple[list[ir.Value], float]:
     """A product as its factors that vary, and the product of its constant ones (divisors included).
 
-    No deeper than any formula is: a power by repeated squaring has more factors than can be counted.
+    What a formula is about may be a product itself: `x` is taken as one factor, and so is all that is used more than
+    once, if that is to be kept. No deeper than any formula is: a power by repeated squaring has more factors than can
+    be counted.
     """
-    node = producer(value, "Mul", "Div", "Neg") if depth else None
+    node = producer(value, "Mul", "Div", "Neg") if depth and value is not x else None
     if node is None or value is None:
         return ([value], 1.0) if value is not None else ([], 1.0)
-    if node.op_type == "Neg":
-        varying, constant = factors(node.inputs[0], depth - 1)
-        return varying, -constant
-    left, right = node.inputs
+
+    def inside(side: ir.Value) -> tuple[list[ir.Value], float]:
+        if keep_shared and len(side.uses()) > 1:
+            return [side], 1.0
+        return factors(side, x, depth - 1, keep_shared=keep_shared)
+
+    left, right = node.inputs[0], node.inputs[-1]
     assert left is not None and right is not None
+    if node.op_type == "Neg":
+        varying, constant = inside(left)
+        return varying, -constant
     if node.op_type == "Div":
         divisor = splat(right)
         if divisor is None or divisor == 0:
             return [value], 1.0
-        varying, constant = factors(left, depth - 1)
+        varying, constant = inside(left)
         return varying, constant / float(divisor)
     varying, constant = [], 1.0
     for side in (left, right):
@@ -54,7 +64,7 @@ def factors(value: ir.Value | None, depth: int = 5) -> tuple[list[ir.Value], flo
         if c is not None:
             constant *= float(c)
         else:
-            inner, inner_constant = factors(side, depth - 1)
+            inner, inner_constant = inside(side)
             varying += inner
             constant *= inner_constant
     return varying, constant
@@ -80,11 +90,12 @@ def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if r.opset < GELU_OPSET or _feeds_product(node):
         return None
     y = node.outputs[0]
-    varying, constant = factors(y)
-    for x, gate in (varying, varying[::-1]) if len(varying) == 2 else ():
-        kind, weight = _gelu_gate(x, gate)
-        if kind is not None and dims(x) == dims(y) and is_close(constant * weight, 0.5, y):
-            return r.op("Gelu", x, like=y, approximate=kind)
+    for keep_shared in (False, True):
+        varying, constant = factors(y, keep_shared=keep_shared)
+        for x, gate in (varying, varying[::-1]) if len(varying) == 2 else ():
+            kind, weight = _gelu_gate(x, gate)
+            if kind is not None and dims(x) == dims(y) and is_close(constant * weight, 0.5, y):
+                return r.op("Gelu", x, like=y, approximate=kind)
     return None
 
 
@@ -100,7 +111,7 @@ def _gelu_gate(x: ir.Value, gate: ir.Value) -> tuple[str | None, float]:
     """Which kind of Gelu x times the gate is, and the factor in the gate, as in 1 + erf(...), 0.5 + 0.5 * tanh(...)."""
     complement = producer(gate, "erfc")
     if complement is not None:
-        varying, constant = factors(complement.inputs[0])
+        varying, constant = factors(complement.inputs[0], x)
         return ("none", 1.0) if varying == [x] and is_close(constant, -math.sqrt(0.5), x) else (None, 0.0)
     one_more = operand_and_scalar(producer(gate, "Add"))
     functions, weight = factors(one_more[0]) if one_more is not None else ([], 0.0)
@@ -108,27 +119,27 @@ def _gelu_gate(x: ir.Value, gate: ir.Value) -> tuple[str | None, float]:
         return None, 0.0
     error, tangent = producer(functions[0], "Erf"), producer(functions[0], "Tanh")
     if error is not None:
-        varying, constant = factors(error.inputs[0])
+        varying, constant = factors(error.inputs[0], x)
         return ("none" if varying == [x] and is_close(constant, math.sqrt(0.5), x) else None), weight
     return ("tanh" if tangent is not None and _is_gelu_cubic(x, tangent.inputs[0]) else None), weight
 
 
 def _is_gelu_cubic(x: ir.Value, value: ir.Value | None) -> bool:
     """Is it 0.798 * (x + 0.0447 * x**3), or 0.798 * x * (1 + 0.0447 * x**2)?"""
-    varying, constant = factors(value)
+    varying, constant = factors(value, x)
     if len(varying) not in (1, 2) or not is_close(constant, math.sqrt(2 / math.pi), x):
         return False
     if len(varying) == 2:
         for a, b in (varying, varying[::-1]):
             one_more = operand_and_scalar(producer(b, "Add"))
             if a is x and one_more is not None and one_more[1] == 1:
-                square, weight = factors(one_more[0])
+                square, weight = factors(one_more[0], x)
                 return is_close(weight, 0.044715, x) and square == [x, x]
         return False
     inner = producer(varying[0], "Add")
     for a, cubic in (inner.inputs, inner.inputs[::-1]) if inner is not None else ():
         if a is x:
-            cube, weight = factors(cubic)
+            cube, weight = factors(cubic, x)
             if is_close(weight, 0.044715, x) and _is_cube(cube, x):
                 return True
     return False
@@ -244,14 +255,14 @@ def recognise_relu_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def recognise_elu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x where x > 0, alpha * expm1(x) elsewhere; with expm1(x / alpha), it is Celu."""
     found, y = by_sign(node), node.outputs[0]
-    varying, alpha = factors(found.negative) if found is not None else ([], 0.0)
+    varying, alpha = factors(found.negative, found.x) if found is not None else ([], 0.0)
     argument = _grown(varying[0]) if len(varying) == 1 else None
     if found is None or argument is None or not 0 < alpha < math.inf or float(np.float32(alpha)) != alpha:
         return None
     attribute = None if alpha == 1 else alpha
     if _where_negative(argument, node) is found.x:
         return r.op("Elu", found.x, like=y, alpha=attribute)
-    inner, slope = factors(argument)
+    inner, slope = factors(argument, found.x)
     if inner != [found.x] or not is_close(alpha * slope, 1.0, y) or y.dtype != ir.DataType.FLOAT:
         return None
     return r.op("Celu", found.x, like=y, alpha=attribute)
@@ -286,7 +297,7 @@ def _where_negative(value: ir.Value | None, cases: ir.Node) -> ir.Value | None:
 def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x where x >= 0, alpha * x elsewhere."""
     found = by_sign(node)
-    varying, alpha = factors(found.negative) if found is not None else ([], 0.0)
+    varying, alpha = factors(found.negative, found.x) if found is not None else ([], 0.0)
     if found is None or varying != [found.x] or float(np.float32(alpha)) != alpha or found.x.dtype not in RELU_TYPES:
         return None
     if found.comparison in ("Greater", "LessOrEqual") and not 0 <= alpha < math.inf:  # 0 becomes -0.0, or NaN
@@ -298,7 +309,7 @@ def recognise_leaky_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def recognise_leaky_relu_by_maximum(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """max(x, alpha * x)."""
     for x, lower in (node.inputs, node.inputs[::-1]) if len(node.inputs) == 2 else ():
-        varying, alpha = factors(lower)
+        varying, alpha = factors(lower, x)
         if x is None or varying != [x] or not 0 < alpha < 1 or x.dtype not in RELU_TYPES:
             continue
         if float(np.float32(alpha)) == alpha and dims(x) == dims(node.outputs[0]):

@@ -158,3 +158,21 @@ def test_softmax_by_hand(fn, expected):
     assert ops(check(lambda x: fn(x, x.max(-1, keepdims=True)), x, dims=[("B", 3)], rtol=2e-5, atol=2e-6)) == expected
     other = ops(check(lambda x: fn(x, x.min(-1, keepdims=True)), x[[0, 5]] / 4, rtol=2e-5, atol=2e-6))
     assert expected[0] not in other
+
+
+PRODUCTS = {
+    "LeakyRelu": jax.nn.leaky_relu,
+    "Gelu": jax.nn.gelu,
+    "Gelu, exact": lambda x: jax.nn.gelu(x, approximate=False),
+    "Elu": jax.nn.elu,
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("made", [lambda x, y: x * y, lambda x, y: (x + y) * 0.7, lambda x, y: (x * y).sum(0) * 2 / 3])
+def test_what_an_activation_is_of_may_be_a_product(name, made):
+    """Its factors are not those of the formula."""
+    x, y = np.random.default_rng(0).standard_normal((2, 3, 50)).astype(np.float32)
+    model = check(lambda x, y: PRODUCTS[name](made(x, y)), x, y, opset=23, rtol=1e-5, atol=1e-6)
+    operators = [node.op_type for node in model.graph.node]
+    assert operators[-1] == name.split(",")[0] and not {"Erf", "Tanh", "Exp", "Where"} & set(operators)
