@@ -243,8 +243,8 @@ def _split(r: Rewriter, node: ir.Node, x: ir.Value, perm: Sequence[int]) -> list
 
 @rewrites("Transpose", given=first("Expand"))
 def transpose_before_repeating(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """An array that is repeated and then transposed: if it is known, it is known in the new order, too; and what is the
-    same at all positions of an image has few elements before."""
+    """An array that is repeated and then transposed: if it is known, it is known in the new order, too; and if there
+    are few elements before, there is little to transpose."""
     y, perm, expand = node.outputs[0], list(attribute(node, "perm")), producer(node.inputs[0], "Expand")
     x, sizes = expand.inputs[:2] if expand is not None else (None, None)
     if x is None or sizes is None or dims(sizes) != (len(perm),):
@@ -253,7 +253,7 @@ def transpose_before_repeating(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if known is not None and known.nbytes <= 1 << 20:
         array = known.reshape(aligned_dims(x, len(perm))).transpose(perm)  # type: ignore[arg-type]
         turned = r.moved(array, x)
-    elif known is None and perm == channels_first(len(dims(x))) and all(d == 1 for d in dims(x)[1:-1]):
+    elif known is None and len(dims(x)) == len(perm) and 4 * likely_size(dims(x)) <= likely_size(dims(y)):
         turned = r.transpose(x, perm)
     else:
         return None

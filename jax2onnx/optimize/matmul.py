@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
-from jax2onnx.optimize.queries import attribute, constant, dims, only_user, producer
+from jax2onnx.optimize.queries import SPLATS, attribute, constant, dims, only_user, producer, splat
 from jax2onnx.optimize.simplify import reshaped
 from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.reshapes import reshape_operand
@@ -137,6 +137,19 @@ def keep_rows_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if dims(x)[-1:] != dims(w)[:1] or dims(y) != (*dims(x)[:-1], dims(w)[1]):
         return None
     return r.op("MatMul", x, w, like=y)
+
+
+@rewrites("MatMul", given=some(*SPLATS))
+def repeat_by_expanding(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A column times a row of ones, or a column of ones times a row: each is repeated (an image of one pixel grows)."""
+    a, b = node.inputs
+    y = node.outputs[0]
+    if a is None or b is None or dims(a)[-1] != 1 or min(len(dims(a)), len(dims(b))) < 2 or not is_static(dims(y)):
+        return None
+    for x, ones in ((a, b), (b, a)):
+        if splat(ones) == 1 and x.const_value is None:
+            return r.op("Expand", x, r.const(dims(y), np.int64), like=y)
+    return None
 
 
 @rewrites("Add", given=some("Reshape"))

@@ -6,6 +6,8 @@ removed again. What lies between works as well without the axis.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 
@@ -253,18 +255,37 @@ def merge_with_inner_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Reshape", "Squeeze", "Unsqueeze", given=first("Expand"))
 def move_before_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Axes of size 1 are added or removed before an array is repeated rather than after."""
+    """Axes along which nothing is repeated are joined or split before an array is repeated rather than after; so are
+    axes of size 1 added or removed."""
     y = node.outputs[0]
     outer = node.inputs[0]
     expand = producer(outer, "Expand")
-    if outer is None or expand is None or _core(dims(outer)) != _core(dims(y)):
-        return None
-    x = expand.inputs[0]
-    if x is None or len(outer.uses()) != 1 or not is_static((*dims(x), *dims(y))):
+    x = expand.inputs[0] if expand is not None else None
+    if outer is None or x is None or len(outer.uses()) != 1 or not is_static((*dims(x), *dims(y))):
         return None
     aligned = aligned_dims(x, len(dims(outer)))
-    shape = [1] * len(dims(y))
-    for ours, theirs in _axis_map(dims(y), dims(outer)).items():
-        shape[ours] = int(aligned[theirs])
+    if 0 in dims(y):
+        return None
+    shape: list[int | str] = []
+    for before, behind in _blocks(dims(outer), dims(y)):
+        if aligned[before] == dims(outer)[before]:
+            shape += dims(y)[behind]
+        elif all(d == 1 for d in aligned[before]):
+            shape += [1] * len(dims(y)[behind])
+        else:
+            return None
     small = x if tuple(shape) == dims(x) else r.op("Reshape", x, r.const(shape, np.int64), like=x, shape=shape)
     return r.op("Expand", small, r.const(dims(y), np.int64), like=y)
+
+
+def _blocks(old: Dims, new: Dims) -> Iterator[tuple[slice, slice]]:
+    """The axes of two shapes of as many elements, as few at a time as are as many."""
+    i = j = 0
+    while i < len(old) or j < len(new):
+        start, other, a, b = i, j, 1, 1
+        while (a != b or (start, other) == (i, j)) and (i < len(old) or j < len(new)):
+            if j == len(new) or (i < len(old) and a <= b):
+                a, i = a * int(old[i]), i + 1
+            else:
+                b, j = b * int(new[j]), j + 1
+        yield slice(start, i), slice(other, j)

@@ -114,3 +114,21 @@ def test_layers_along_another_axis():
 
     model = check(fn, IMAGE[0], rtol=1e-4, atol=1e-4)
     assert transposes(model) == 0
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_image_of_one_pixel_grows_by_expanding(batch):
+    """As the mean of an image that is resized to it again, which in JAX is a product with ones."""
+
+    def fn(x):
+        y = lax.conv_general_dilated(x, KERNEL, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        mean = jax.image.resize(y.mean((1, 2), keepdims=True), y.shape, "bilinear")
+        z = jnp.concatenate([y, mean], -1)
+        return lax.conv_general_dilated(z, WIDE, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    model = check(fn, IMAGE[:batch], rtol=1e-4, atol=1e-3)
+    operators = [node.op_type for node in model.graph.node]
+    assert operators == ["Transpose", "Conv", "ReduceMean", "Expand", "Concat", "Conv", "Transpose"]
+
+
+WIDE = np.concatenate([KERNEL, KERNEL], 2)
