@@ -79,7 +79,7 @@ def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if perm is None:
         return None
     y = node.outputs[0]
-    operands = [_turned_back(r, operand, perm) for operand in node.inputs]
+    operands = [turned_back(r, operand, perm) for operand in node.inputs]
     inner = r.op(node.op_type, *operands, like=y, shape=permuted(dims(y), inverse(perm)))
     return _moved(r, inner, perm, y)
 
@@ -91,7 +91,7 @@ def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if perm is None:
         return None
     y = node.outputs[0]
-    parts = [_turned_back(r, part, perm) for part in node.inputs]
+    parts = [turned_back(r, part, perm) for part in node.inputs]
     axis = perm[attribute(node, "axis") % len(perm)]
     return _moved(r, r.op("Concat", *parts, like=y, shape=permuted(dims(y), inverse(perm)), axis=axis), perm, y)
 
@@ -128,7 +128,7 @@ def _follows(operand: ir.Value | None, perm: Sequence[int], turned: Container[ir
     return len(dims(operand)) == len(perm) and all(d == 1 for d in dims(operand)[1:-1])
 
 
-def _turned_back(r: Rewriter, operand: ir.Value | None, perm: Sequence[int]) -> ir.Value | None:
+def turned_back(r: Rewriter, operand: ir.Value | None, perm: Sequence[int]) -> ir.Value | None:
     """An operand in the order of axes from before the Transpose."""
     if operand is None or not dims(operand) or scalar(operand) is not None:
         return operand
@@ -273,7 +273,7 @@ def transpose_before_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] |
     turned = [turns_of(part, back) for part in node.outputs]
     if x is None or not 3 <= len(back) <= 5 or sum(map(bool, turned)) <= max(1, len(turned) // 2):
         return None
-    moved, perm = _turned_back(r, x, inverse(back)), inverse(back)
+    moved, perm = turned_back(r, x, inverse(back)), inverse(back)
     assert moved is not None
     for part, turns in zip(_split(r, node, moved, perm), turned, strict=True):
         for turn in turns:
@@ -324,7 +324,7 @@ def _of_turned(r: Rewriter, value: ir.Value, perm: list[int]) -> ir.Value:
     node, back = value.producer(), inverse(perm)
     assert node is not None
     operands = [
-        _turned_back(r, v, back) if v is None or _follows(v, back, ()) or turns_of(v, perm) else _of_turned(r, v, perm)
+        turned_back(r, v, back) if v is None or _follows(v, back, ()) or turns_of(v, perm) else _of_turned(r, v, perm)
         for v in node.inputs
     ]
     return r.op(node.op_type, *operands, like=value, shape=permuted(dims(value), perm), **values_of(node))

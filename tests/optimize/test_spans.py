@@ -128,3 +128,17 @@ def test_sums_of_few_for_many(shape: tuple[int, ...], axis: int, dtype: Any) -> 
 def test_other_sums(shape: tuple[int, ...], axis: int) -> None:
     model = check(lambda x: x.sum(axis), array(*shape), rtol=1e-5)
     assert "Sum" not in {n.op_type for n in model.graph.node}
+
+
+@pytest.mark.parametrize("batch", [2, "B"])
+def test_colours_are_normalized_where_the_convolution_has_them(batch):
+    """With the channels first, nothing has to be repeated."""
+    mean, deviation = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    kernel = RNG.normal(size=(3, 3, 3, 4)).astype(np.float32)
+
+    def fn(x):
+        x = (x / 255 - mean) / deviation
+        return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    model = check(fn, array(2, 40, 30, 3), dims=[(batch, 40, 30, 3)], rtol=1e-4, atol=1e-4)
+    assert [node.op_type for node in model.graph.node] == ["Mul", "Transpose", "Sub", "Mul", "Conv", "Transpose"]
