@@ -18,16 +18,16 @@ def as_attribute(name: str, value: Any) -> ir.Attr:
         return ir.AttrString(name, value)
     if isinstance(value, np.dtype):
         return ir.AttrInt64(name, int(ir.DataType.from_numpy(value)))
-    if isinstance(value, ir.Graph):
-        return ir.AttrGraph(name, value)
-    if isinstance(value, np.ndarray):
-        return ir.AttrTensor(name, ir.Tensor(value))
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):
         if value and isinstance(value[0], float):
             return ir.AttrFloat32s(name, list(value))
         if value and isinstance(value[0], str):
             return ir.AttrStrings(name, list(value))
-        return ir.AttrInt64s(name, [int(v) for v in value])
+        return ir.AttrInt64s(name, value)
+    if isinstance(value, np.ndarray):
+        return ir.AttrTensor(name, ir.Tensor(value))
+    if isinstance(value, ir.Graph):  # a protocol: all its methods are looked for in what is none
+        return ir.AttrGraph(name, value)
     return ir.AttrTensor(name, value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,12 @@ DOMAIN = "jax2onnx"
 
 WITH_BODIES = frozenset(["If", "Loop", "Scan", "SequenceMap"])
 """The operators of ONNX whose attributes are graphs."""
+
+
+@functools.lru_cache(maxsize=4096)
+def static_shape(shape: tuple[int, ...]) -> ir.Shape:
+    """The shape of a value whose sizes are known, which many values may share."""
+    return ir.Shape(shape, frozen=True)
 
 
 def roots(model: ir.Model) -> list[ir.Graph]:
@@ -65,7 +72,10 @@ def replace_inputs(node: ir.Node, changes: Iterable[tuple[int, ir.Value | None]]
 
 def detach(node: ir.Node) -> None:
     """Let a node use nothing any more."""
-    replace_inputs(node, [(i, None) for i in range(len(node.inputs))])
+    for i, value in enumerate(node.inputs):
+        if value is not None:
+            value._remove_usage(node, i)
+    node._inputs = (None,) * len(node.inputs)
 
 
 def output_positions(graph: ir.Graph) -> dict[ir.Value, list[int]]:

@@ -193,7 +193,7 @@ class Builder:
                 if name in attributes and opset >= since.get(op_type, 99):
                     moved = attributes.pop(name)
                     args = (*args, moved if isinstance(moved, tuple | list) else np.asarray(moved, np.int64))
-            bodies = [a.meta[_BUILDER] for a in attributes.values() if isinstance(a, ir.Graph)]
+            bodies = [a.meta[_BUILDER] for a in attributes.values() if type(a) is ir.Graph]
         operands = [a if a is None or isinstance(a, Val) else self._operand(a, like) for a in args]
         home = self
         if self.depth or bodies:  # what a graph without others around it uses is its own

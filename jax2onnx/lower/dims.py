@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from jax2onnx import compat
 from jax2onnx.dimensions import NOTE, is_static
+from jax2onnx.graphs import static_shape
 from jax2onnx.lower.dtypes import INT64
 
 if TYPE_CHECKING:
@@ -30,12 +31,7 @@ def onnx_shape(shape: Sequence[Any]) -> ir.Shape:
     for dim in shape:
         if type(dim) is not int:
             return ir.Shape(d if isinstance(d, int) else None if d is None else str(d) for d in plain(shape))
-    return _static_shape(tuple(shape))
-
-
-@functools.lru_cache(maxsize=4096)
-def _static_shape(shape: tuple[int, ...]) -> ir.Shape:
-    return ir.Shape(shape, frozen=True)
+    return static_shape(tuple(shape))
 
 
 class Dims:

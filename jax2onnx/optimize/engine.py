@@ -130,10 +130,13 @@ class Rewriter:
         if not _is_used(node):
             self._remove(node)
             return
-        if self._generations.get(node, 0) >= GENERATIONS:
+        if self._generations and self._generations.get(node, 0) >= GENERATIONS:
+            return
+        rules = self._rules_for(node)
+        if not rules:
             return
         self._node = node
-        for rule in self._rules_for(node):
+        for rule in rules:
             found = rule(self, node)
             if found is None:
                 if self._new:

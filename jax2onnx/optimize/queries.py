@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
-from jax2onnx.graphs import all_nodes, bodies
+from jax2onnx.graphs import all_nodes, bodies, static_shape
 
 Dims = tuple[int | str, ...]
 
@@ -58,6 +58,8 @@ SPLATS = (KNOWN, *_SPREADS)
 """Where a value that is one number comes from."""
 
 
+_INT = frozenset([int])
+
 UNKNOWN = "?"
 """How the name of a size that depends on the data starts."""
 
@@ -66,10 +68,7 @@ def dims(value: ir.Value) -> Dims:
     """The shape of a value: ints, and the names of symbolic dimensions. A size without a name is equal to no other."""
     assert value.shape is not None, f"{value} has no shape"
     found = value.shape.dims
-    for dim in found:
-        if not isinstance(dim, int):
-            break
-    else:  # nearly always, and rules ask this all the time
+    if _INT.issuperset(map(type, found)):  # nearly always, and rules ask this all the time
         return found
     return tuple(
         d if isinstance(d, int) else f"{UNKNOWN}{id(value)}.{i}" if d.value is None else str(d.value)
@@ -93,6 +92,9 @@ def has_many(value: ir.Value) -> bool:
 
 def as_shape(dims: Iterable[Any]) -> ir.Shape:
     """The shape of a value that has these `dims`."""
+    dims = tuple(dims)
+    if _INT.issuperset(map(type, dims)):
+        return static_shape(dims)
     return ir.Shape(None if isinstance(d, str) and d.startswith(UNKNOWN) else d for d in dims)
 
 

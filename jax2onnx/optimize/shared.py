@@ -100,7 +100,10 @@ def _content(value: ir.Value) -> Any:
 
 def _first(node: ir.Node, seen: dict[Any, ir.Node]) -> ir.Node:
     """The first of the nodes seen that is equal to this one; attributes, which take longest, are looked at last."""
-    key = node.domain, node.op_type, len(node.outputs), _operands(node)
+    op_type = node.op_type
+    is_commutative = op_type in COMMUTATIVE and not node.domain
+    operands = _in_any_order(node) if is_commutative else tuple(map(id, node.inputs))
+    key = node.domain, op_type, len(node.outputs), operands
     first = seen.setdefault(key, node)
     if first is node or not (node.attributes or first.attributes):
         return first
@@ -112,17 +115,14 @@ COMMUTATIVE = frozenset(["Add", "Mul", "And", "Or", "Xor", "Equal"])
 """Operators whose operands may be exchanged, to the bit."""
 
 
-def _operands(node: ir.Node) -> tuple[int, ...]:
+def _in_any_order(node: ir.Node) -> tuple[int, ...]:
     """The operands of a node as something that is equal where they make no difference: (a - b)^2 is (b - a)^2."""
-    operands = tuple(map(id, node.inputs))
-    if node.domain or node.op_type not in COMMUTATIVE:
-        return operands
     x, y = node.inputs
     if x is y and node.op_type == "Mul" and x is not None:
         difference = x.producer()
         if difference is not None and difference.op_type == "Sub":
             return (0, *sorted(map(id, difference.inputs)))
-    return tuple(sorted(operands))
+    return (id(x), id(y)) if id(x) <= id(y) else (id(y), id(x))
 
 
 def frozen_attributes(node: ir.Node) -> tuple[Any, ...]:
@@ -152,8 +152,9 @@ def remove_unused(model: ir.Model) -> None:
 def _has_users(value: ir.Value, live: set[ir.Node]) -> bool:
     """Does a node of the model use it? Bodies that were lowered and then left out forget what they used."""
     uses = value.uses()
-    forgotten = [use for use in uses if use.node not in live]
-    use_instead(forgotten, None)
+    forgotten = [use for use in uses if use[0] not in live]
+    if forgotten:
+        use_instead(forgotten, None)
     return len(forgotten) < len(uses)
 
 

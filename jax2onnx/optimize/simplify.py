@@ -110,6 +110,8 @@ def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
         first = attribute(inner, "perm")
         return r.op("Transpose", inner.inputs[0], like=y, perm=[first[i] for i in perm])
     shape = dims(x)
+    if 1 not in shape:
+        return None
     moved = [i for i in perm if shape[i] != 1]
     return reshaped(r, x, y) if moved == sorted(moved) else None
 
@@ -295,16 +297,18 @@ def skip_neutral(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if len(node.inputs) != 2:
         return None
     for i in (0, 1) if position is None else (position,):
-        x, neutral = node.inputs[1 - i], splat(node.inputs[i])
-        if neutral is None or x is None or dims(x) != dims(node.outputs[0]):
+        neutral = splat(node.inputs[i])
+        if neutral is None:
             continue
+        x = node.inputs[1 - i]
         is_float = neutral.dtype.kind not in "iub"
         wanted = floating if is_float else integer
         if wanted is None or neutral != wanted:
             continue
         if is_float and wanted == 0 and np.signbit(neutral) != np.signbit(wanted):
             continue
-        return x
+        if x is not None and dims(x) == dims(node.outputs[0]):
+            return x
     return None
 
 
