@@ -20,7 +20,9 @@ def convert_element_type(g: Builder, x: Val, *, new_dtype: Any, **_: Any) -> Val
     if is_float(x.dtype) and is_integer(dtype):
         return _to_integer(g, x, dtype)
     if is_float(dtype) and bit_width(dtype) == 8 and dtype != x.dtype:
-        return g.Cast(x, to=dtype, saturate=0)  # beyond the range: NaN, or an infinity if the type has it
+        # Beyond the range: NaN, or an infinity if the type has it. To powers of two, ONNX by default rounds up.
+        rounds = "nearest" if dtype == jnp.float8_e8m0fnu and g.opset >= 24 else None
+        return g.Cast(x, to=dtype, saturate=0, round_mode=rounds)
     if dtype == BOOL and is_float(x.dtype) and bit_width(x.dtype) == 8:
         x = g.cast(x, np.float32)  # whose -0.0 ONNX Runtime takes for zero
     return g.cast(x, dtype)

@@ -61,13 +61,16 @@ def skip_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     if origin.dtype == y.dtype:
         return origin
-    return r.op("Cast", origin, like=y, to=int(y.dtype), saturate=attribute(node, "saturate"))
+    how = {name: attribute(node, name) for name in ("saturate", "round_mode")}
+    return r.op("Cast", origin, like=y, to=int(y.dtype), **how)
 
 
 def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
     """Can every value of `narrow` be told apart and written exactly in `wide`?"""
-    if wide == narrow or narrow == ir.DataType.BOOL:
-        return wide != ir.DataType.BOOL or narrow == wide
+    if wide == narrow:
+        return True
+    if narrow == ir.DataType.BOOL:
+        return wide != ir.DataType.FLOAT8E8M0  # which has powers of two only, and no 0
     a, b = wide.numpy(), narrow.numpy()
     if a.kind in "iu" and b.kind in "iu":
         return np.iinfo(a).min <= np.iinfo(b).min and np.iinfo(a).max >= np.iinfo(b).max

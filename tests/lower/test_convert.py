@@ -30,6 +30,20 @@ def test_float8_does_not_saturate(dtype):
     check(fn, x, integers, rtol=0, atol=0)
 
 
+def test_the_nearest_power_of_two():
+    """NaN where there is none: of zero, of negative numbers, and beyond the largest."""
+    top = 2.0**127
+    x = np.float64([1, 1.4999999999, 1.5, 2.5, 3, 5, 6, 0, -0.0, -1, top, 1.4 * top, 1.5 * top, 1e300, np.inf, np.nan])
+
+    def fn(x, i):
+        sources = [x, x.astype(np.float32), x.astype(jnp.float16), x.astype(jnp.bfloat16), i, i > 2, i.astype(np.uint8)]
+        return [source.astype(jnp.float8_e8m0fnu).astype(np.float32) for source in sources]
+
+    check(fn, x, np.array([0, 1, 3, 5, 255, -2]), rtol=0, atol=0, opset=25)
+    powers = jnp.asarray([1, 2, 4, 2.0**120], jnp.float8_e8m0fnu)
+    check(lambda x: [x * x, x + x, x * x[::-1]], powers, opset=25)
+
+
 @pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4], ids=lambda d: d.__name__)
 def test_to_four_bits_truncates(dtype):
     x = np.float32([0.5, 0.99, 1.5, 2.5, -0.5, -1.5, 6.9, 100, -100, np.inf, np.nan])
