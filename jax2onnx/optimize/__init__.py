@@ -195,7 +195,8 @@ def optimize(
     if "Softmax" in operators:  # now that it is known which queries are needed
         masked = masked_attention.RULES
         counts.update(Rewriter(model, [masked, attention.RULES, detours.RULES, *TIDY]).run(start=masked.by_op))
-    counts.update(Rewriter(model, [layout.LAST, channel_norm.LAST, colours.LAST]).run())  # before what depends on the order of axes
+    order_of_axes = [layout.LAST, channel_norm.LAST, colours.LAST]  # before what depends on it
+    counts.update(Rewriter(model, order_of_axes).run())
     rewriter = Rewriter(model, [*LAST, *([] if normalization_mode == "force_decomposed" else [batch_norm.LAST])])
     counts.update(rewriter.run())
     if "ScatterND" in rewriter.operators:
