@@ -39,6 +39,7 @@ from jax2onnx.optimize import (
     intervals,
     layers,
     layout,
+    left_out,
     masked_attention,
     masks,
     matmul,
@@ -71,7 +72,7 @@ from jax2onnx.optimize.counters import bound_carries
 from jax2onnx.optimize.draws import THREEFRY, draw_together, write_out_draws
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.functions import import_functions
-from jax2onnx.optimize.independent import compute_all_steps_at_once
+from jax2onnx.optimize.independent import compute_before_loops, compute_behind_loops
 from jax2onnx.optimize.rows import keep_rows
 from jax2onnx.optimize.shared import remove_unused, share_equal_constants, share_equal_nodes
 from jax2onnx.optimize.single import keep_single_axes
@@ -179,7 +180,7 @@ def optimize(
         counts.update(_rewrite(model, TIDY))
     operators = {node.op_type for graph in roots(model) for node in all_nodes(graph)}
     if "Scan" in operators:
-        counts["compute_all_steps_at_once"] = compute_all_steps_at_once(model)
+        counts += _compute_all_steps_at_once(model)
     if THREEFRY in operators:
         counts["draw_together"] = draw_together(model)
         counts["write_out_draws"] = write_out_draws(model)
@@ -241,6 +242,14 @@ def optimize_part(graph: ir.Graph, opset: int, normalization_mode: str = "auto")
     remove_unused(model)
 
 
+def _compute_all_steps_at_once(model: ir.Model) -> Counter[str]:
+    """Move what is independent of other steps out of loops: of those before, and then of those after."""
+    moved = compute_before_loops(model)
+    counts = Rewriter(model, [left_out.RULES]).run(start=["Scan"])  # while its result is what is chosen at each step
+    counts["compute_all_steps_at_once"] = moved + compute_behind_loops(model) + counts.total()
+    return +counts
+
+
 def _recognise_what_is_left(model: ir.Model) -> Counter[str]:
     """Recurrent networks in loops that do nothing else any more; and in what these leave, layer by layer."""
     counts: Counter[str] = Counter()
@@ -248,7 +257,7 @@ def _recognise_what_is_left(model: ir.Model) -> Counter[str]:
         found = Rewriter(model, RECURRENT).run(start=["Scan"])
         if not found.total():
             break
-        found["compute_all_steps_at_once"] = compute_all_steps_at_once(model)
+        found += _compute_all_steps_at_once(model)
         counts += found + _rewrite(model, [*TIDY, *MOVE, *RECURRENT])
     return counts
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -151,8 +151,8 @@ class _NotFound(Exception):
     """What a node computes is no formula."""
 
 
-def formulas(body: ir.Graph) -> list[Formula | None]:
-    """The outputs of a body as formulas of its inputs, None for those that are not."""
+def formulas(body: ir.Graph, values: Iterable[ir.Value]) -> list[Formula | None]:
+    """Some values of a body as formulas of its inputs, None for those that are not."""
     seen: dict[ir.Value, Seen] = {}
     same: dict[tuple, Sequence[Seen]] = {}
     for value in body.inputs:
@@ -163,7 +163,7 @@ def formulas(body: ir.Graph) -> list[Formula | None]:
         with contextlib.suppress(_NotFound, KeyError):  # of an operand
             _read(node, seen, same)
     rank = len(dims(body.inputs[0]))
-    return [_in_rows(value, seen.get(value), rank) for value in body.outputs]
+    return [_in_rows(value, seen.get(value), rank) for value in values]
 
 
 def _in_rows(value: ir.Value, found: Seen | None, rank: int) -> Formula | None:

@@ -7,7 +7,7 @@ array that is only written to, here and there at each step, need not be carried:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,21 @@ IN_ORDER = 200_000
 """So many elements a ScatterND writes in their order (`targets/FACTS.md`)."""
 
 
-def compute_all_steps_at_once(model: ir.Model) -> int:
+def compute_before_loops(model: ir.Model) -> int:
     """Move what is independent of other steps out of Scan bodies; how many nodes and inputs these lost."""
+    return _move_out(model, [Scan.compute_before, _delay, _stack_updates, _separate, Scan.compute_before])
+
+
+def compute_behind_loops(model: ir.Model) -> int:
+    """Move what only goes into stacked results out of Scan bodies; how many nodes these lost."""
+    return _move_out(model, [Scan.compute_behind])
+
+
+def _move_out(model: ir.Model, moves: Sequence[Callable[[Scan], int]]) -> int:
     constant_of = constants_for(model.graph, "step_constant")
     count = 0
     for node in scans(model.graph):
-        for move in (Scan.compute_before, _delay, _stack_updates, _separate, Scan.compute_before, Scan.compute_behind):
+        for move in moves:
             count += move(Scan(node, constant_of, arrays=True))
             if not node.outputs:  # all that it gave is computed outside by now
                 detach_bodies(node)

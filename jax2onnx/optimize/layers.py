@@ -34,7 +34,7 @@ def run_the_lowest_layer_first(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ..
     direction = direction_of(node, len(body.outputs) - states)
     if direction is None:
         return None
-    results = formulas(body)
+    results = formulas(body, body.outputs)
     found = _lowest(body, results, states)
     if found is None:
         return None

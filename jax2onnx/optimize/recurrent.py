@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -38,7 +38,7 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
     direction = direction_of(node, len(body.outputs) - states)
     if direction is None:
         return None
-    results = formulas(body)
+    results = formulas(body, body.outputs)
     for hidden in range(states):
         if any(y is not results[hidden] for y in results[states:]):
             continue
@@ -100,16 +100,30 @@ class Source(NamedTuple):
     biases: list[list[Array]]
 
 
+class Steps(Protocol):
+    """The steps that a network is to make, if these are not all."""
+
+    def together(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The input of all steps with those that count in front, and how many these are."""
+
+
 def network_of(
-    r: Rewriter, node: ir.Node, cell: Cell, hidden: int, memory: int | None, direction: str
+    r: Rewriter,
+    node: ir.Node,
+    cell: Cell,
+    hidden: int,
+    memory: int | None,
+    direction: str,
+    counting: Steps | None = None,
 ) -> ir.Node | None:
-    """The node for a cell whose states are at these places in a Scan."""
+    """The node for a cell whose states are at these places in a Scan, which may leave out steps."""
     body = node.attributes["body"].as_graph()
     h = body.inputs[hidden]
     size = dims(h)[-1]
     assert isinstance(size, int)
     states = len(node.inputs) - attribute(node, "num_scan_inputs")
-    source = _source(r, cell, dict(zip(body.inputs[states:], node.inputs[states:], strict=True)), h)
+    scanned = zip(body.inputs[states:], node.inputs[states:], strict=True)
+    source = _source(r, cell, {v: whole for v, whole in scanned if v.dtype == ir.DataType.FLOAT}, h)
     if source is None or size == 0 or any(d == 0 for d in dims(source.x)):
         return None
     whole, unbatched = source.x, len(dims(h)) == 1
@@ -117,6 +131,9 @@ def network_of(
         steps, features = dims(whole)
         whole = r.op("Unsqueeze", whole, r.const([1], np.int64), like=whole, shape=[steps, 1, features])
     steps, batch, features = dims(whole)
+    lengths = None
+    if counting is not None:
+        whole, lengths = counting.together(whole)
 
     recurrent = [[*gate.matrices.get(h, []), *(matrix for _, matrix in gate.gated)] for gate in cell.gates]
     extra: list[list[Array]] = [[] for _ in cell.gates]
@@ -129,7 +146,7 @@ def network_of(
         _stacked(r, source.weights, signs, (int(features), size), f"{name}/W"),
         _stacked(r, recurrent, signs, (size, size), f"{name}/R"),
         _joined_biases(r, [*source.biases, *extra], [*signs, *signs], size, f"{name}/B"),
-        None,
+        lengths,
         _initial(r, node.inputs[hidden], unbatched),
         _initial(r, node.inputs[memory], unbatched) if memory is not None else None,
     ]
@@ -186,7 +203,9 @@ def _source(r: Rewriter, cell: Cell, scanned: dict[ir.Value, ir.Value | None], h
     if any(v not in scanned for v in inputs) or len(inputs) > 1:
         return None
     if not any(gate.picks for gate in gates):
-        x = inputs.pop() if inputs else next(iter(scanned))
+        x = inputs.pop() if inputs else next(iter(scanned), None)
+        if x is None:
+            return None
         whole = scanned[x]
         return None if whole is None else Source(whole, [gate.matrices.get(x, []) for gate in gates], biases)
     if inputs or any(len(gate.picks) != 1 or gate.picks[0].value not in scanned for gate in gates):

@@ -60,11 +60,10 @@ def _squares(e: Emitter, *values: ir.Value | None) -> ir.Value:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Is this a node as the optimizer makes them: the usual activations, sequences of one length?"""
+    """Is this a node as the optimizer makes them, with the usual activations?"""
     inputs = list(node.inputs)
     return (
         set(node.attributes) <= {"hidden_size", "direction", "linear_before_reset"}
-        and (len(inputs) < 5 or inputs[4] is None)
         and len(inputs) < 8
         and all(inputs[i] is not None for i in range(3))
     )
@@ -102,15 +101,17 @@ class _Nodes:
 
 def _careful(e: Emitter, node: ir.Node) -> ir.Graph:
     """The recurrence as a Scan of plain operators, with the same weights."""
-    x, *parameters = [*e.operands, *[None] * 7][:7]
+    x, w, r, bias, lengths, *states = [*e.operands, *[None] * 7][:7]
+    parameters = [w, r, bias, *states]
     add = _Nodes(e)
+    mask = None if lengths is None else _before(add, x, lengths)
     direction = node.attributes.get_string("direction", "forward")
     if direction != "bidirectional":
-        outputs = _one_direction(e, add, node, x, parameters, direction == "reverse")
+        outputs = _one_direction(e, add, node, x, mask, parameters, direction == "reverse")
     else:
         halves = [add.halves(v) if v is not None else [None, None] for v in parameters]
-        forwards = _one_direction(e, add, node, x, [h[0] for h in halves], False)
-        backwards = _one_direction(e, add, node, x, [h[1] for h in halves], True)
+        forwards = _one_direction(e, add, node, x, mask, [h[0] for h in halves], False)
+        backwards = _one_direction(e, add, node, x, mask, [h[1] for h in halves], True)
         outputs = [
             add("Concat", a, b, shape=dims_of(whole), axis=1 if i == 0 else 0)
             for i, (a, b, whole) in enumerate(zip(forwards, backwards, node.outputs, strict=True))
@@ -118,10 +119,27 @@ def _careful(e: Emitter, node: ir.Node) -> ir.Graph:
     return ir.Graph([], outputs, nodes=add.nodes, name="careful")
 
 
+def _before(add: _Nodes, x: ir.Value, lengths: ir.Value) -> ir.Value:
+    """For each step and element of the batch, whether it is before the end."""
+    steps, batch, _ = dims_of(x)
+    count = add("Squeeze", add("Shape", x, shape=[1], dtype=INT64, start=0, end=1), [0], shape=[], dtype=INT64)
+    step = add("Range", np.asarray(0), count, np.asarray(1), shape=[steps], dtype=INT64)
+    step = add("Unsqueeze", step, [1], shape=[steps, 1], dtype=INT64)
+    ends = add("Cast", lengths, shape=[batch], dtype=INT64, to=int(INT64))
+    mask = add("Less", step, ends, shape=[steps, batch], dtype=BOOL)
+    return add("Unsqueeze", mask, [2], shape=[steps, batch, 1], dtype=BOOL)
+
+
 def _one_direction(
-    e: Emitter, add: _Nodes, node: ir.Node, x: ir.Value, parameters: Sequence[ir.Value | None], is_reverse: bool
+    e: Emitter,
+    add: _Nodes,
+    node: ir.Node,
+    x: ir.Value,
+    mask: ir.Value | None,
+    parameters: Sequence[ir.Value | None],
+    is_reverse: bool,
 ) -> list[ir.Value]:
-    w, r, bias, _, *initial = parameters
+    w, r, bias, *initial = parameters
     steps, batch, features = dims_of(x)
     size = node.attributes.get_int("hidden_size")
     gates = 4 if node.op_type == "LSTM" else 3
@@ -148,14 +166,21 @@ def _one_direction(
     else:
         linear = node.attributes.get_int("linear_before_reset", 0)
         new = [_gru_step(body, p, current[0], inner, own, size, bool(linear))]
-    stacked = body("Identity", new[0], shape=[batch, size])
-    step = ir.Graph([*current[:count], p], [*new, stacked], nodes=body.nodes, name="step")
+    scanned, slices = [projected], [p]
+    if mask is None:
+        stacked = body("Identity", new[0], shape=[batch, size])
+    else:
+        goes_on = ir.Value(shape=ir.Shape([batch, 1]), type=mask.type, name="m")
+        scanned, slices = [projected, mask], [p, goes_on]
+        stacked = body("Where", goes_on, new[0], np.zeros((), np.float32), shape=[batch, size])
+        new = [body("Where", goes_on, a, b, shape=[batch, size]) for a, b in zip(new, current, strict=False)]
+    step = ir.Graph([*current[:count], *slices], [*new, stacked], nodes=body.nodes, name="step")
     results = [ir.Value(shape=ir.Shape([batch, size]), type=x.type) for _ in range(count)]
     results.append(ir.Value(shape=ir.Shape([steps, batch, size]), type=x.type))
-    attributes: dict[str, Any] = {"body": step, "num_scan_inputs": 1}
+    attributes: dict[str, Any] = {"body": step, "num_scan_inputs": len(scanned)}
     if is_reverse:
-        attributes |= {"scan_input_directions": [1], "scan_output_directions": [1]}
-    *last, history = add.add("Scan", [*states, projected], results, attributes)
+        attributes |= {"scan_input_directions": [1] * len(scanned), "scan_output_directions": [1]}
+    *last, history = add.add("Scan", [*states, *scanned], results, attributes)
     outputs = [add("Unsqueeze", history, [1], shape=[steps, 1, batch, size])]
     for state in last[: len(node.outputs) - 1]:
         outputs.append(add("Unsqueeze", state, [0], shape=[1, batch, size]))
