@@ -117,7 +117,8 @@ def _both(r: Rewriter, forwards: ir.Node, backwards: ir.Node, position: int) -> 
     y = forwards.outputs[0]
     steps, _, batch, size = dims(y)
     shape = [steps, 2, batch, size]
-    made = r.op(forwards.op_type, *inputs, like=y, shape=shape, direction="bidirectional", **settings[0]).producer()
+    both = {name: value * 2 if name.startswith("activation") else value for name, value in settings[0].items()}
+    made = r.op(forwards.op_type, *inputs, like=y, shape=shape, direction="bidirectional", **both).producer()
     assert made is not None
     made.resize_outputs(position + 1)
     for state in made.outputs[1:]:

@@ -26,6 +26,14 @@ Array = Callable[[], np.ndarray]
 """A matrix or vector that is read when it is needed."""
 
 
+class Function(NamedTuple):
+    """An operator that is an activation function, and its parameters."""
+
+    op_type: str
+    alpha: float | None = None
+    beta: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Formula:
     """A row of `width` numbers for each element of the batch."""
@@ -78,7 +86,7 @@ class Number(Formula):
 class Apply(Formula):
     """An activation function."""
 
-    function: str
+    function: Function
     argument: Formula
 
     def columns(self, start: int, stop: int) -> Formula | None:
@@ -191,7 +199,10 @@ def _same(node: ir.Node, seen: dict[ir.Value, Seen]) -> list[Seen]:
 
 def _apply(node: ir.Node, seen: dict[ir.Value, Seen]) -> list[Seen]:
     formula, axis = seen[node.inputs[0]]  # type: ignore[index]
-    return [Seen(Apply(formula.width, node.op_type, formula), axis)]
+    function = Function(node.op_type)
+    if node.op_type == "HardSigmoid":
+        function = Function(node.op_type, attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
+    return [Seen(Apply(formula.width, function, formula), axis)]
 
 
 def _reshape(node: ir.Node, seen: dict[ir.Value, Seen]) -> list[Seen]:
@@ -353,7 +364,7 @@ def _add(a: Formula, b: Formula, negative: bool = False) -> Formula:
 
 
 _RULES: dict[str, Callable[[ir.Node, dict[ir.Value, Seen]], Sequence[Seen]]] = {
-    **dict.fromkeys(["Sigmoid", "Tanh"], _apply),
+    **dict.fromkeys(["Sigmoid", "HardSigmoid", "Tanh"], _apply),
     **dict.fromkeys(["Reshape", "Squeeze", "Unsqueeze"], _reshape),
     **dict.fromkeys(["Add", "Sub", "Mul"], _elementwise),
     "Identity": _same,

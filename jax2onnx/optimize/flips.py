@@ -105,6 +105,8 @@ def run_backwards(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
     y = node.outputs[0]
     if flip is None or flipped_axis(flip) != axis or flip.inputs[0] is None or direction == "bidirectional":
         return None
+    if any(v is not None for v in node.inputs[4:5]):
+        return None  # it ends early, at the other end of the array
     back = _flip_after(y)
     if back is None and (y.uses() or y.is_graph_output()):
         return None

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.cells import Apply, Array, Formula, Input, Linear, Number, Product, Sum
+from jax2onnx.optimize.cells import Apply, Array, Formula, Function, Input, Linear, Number, Product, Sum
+
+SIGMOID, TANH = Function("Sigmoid"), Function("Tanh")
 
 
 class Affine(NamedTuple):
@@ -33,7 +35,26 @@ class Cell(NamedTuple):
     attributes: tuple[tuple[str, Any], ...] = ()
 
 
-def _argument(formula: Formula | None, function: str) -> Formula | None:
+def _gate(formula: Formula | None) -> Function | None:
+    """The function of a gate, if that is one."""
+    is_gate = isinstance(formula, Apply) and formula.function.op_type in ("Sigmoid", "HardSigmoid")
+    return formula.function if is_gate else None  # type: ignore[union-attr]
+
+
+def _is_symmetric(gate: Function | None) -> bool:
+    """Is 1 - f(x) the same as f(-x)?"""
+    return gate is not None and gate.beta in (None, 0.5)
+
+
+def _activations(gate: Function, *others: Function) -> tuple[tuple[str, Any], ...]:
+    """The attributes that say which functions a cell has, if these are not the usual ones."""
+    if gate == SIGMOID:
+        return ()
+    names = [function.op_type for function in (gate, *others)]
+    return ("activations", names), ("activation_alpha", [gate.alpha]), ("activation_beta", [gate.beta])
+
+
+def _argument(formula: Formula | None, function: Function | None) -> Formula | None:
     return formula.argument if isinstance(formula, Apply) and formula.function == function else None
 
 
@@ -59,39 +80,43 @@ def _is_same(a: Formula, b: Formula) -> bool:
 
 def simple(result: Formula | None) -> Cell | None:
     """h' = tanh(x @ a + h @ b + bias). With relu instead, ONNX Runtime's kernel drops NaN."""
-    gate = _affine(_argument(result, "Tanh"))
+    gate = _affine(_argument(result, TANH))
     return None if gate is None or gate.rest or gate.gated else Cell("RNN", [gate])
 
 
 def lstm(hidden: Formula | None, memory: Formula | None, before: ir.Value) -> Cell | None:
     """c' = f * c + i * g; h' = o * tanh(c')."""
     for out, squashed in _orders(hidden):
-        o = _argument(out, "Sigmoid")
-        if o is None or memory is None or _argument(squashed, "Tanh") is not memory:
+        gate = _gate(out)
+        o = _argument(out, gate)
+        if gate is None or memory is None or _argument(squashed, TANH) is not memory:
             continue
         for kept, new in _orders(memory):
             for forget, c in _orders(kept):
-                f = _argument(forget, "Sigmoid")
+                f = _argument(forget, gate)
                 if f is None or not _is_input(c, before):
                     continue
                 for enter, candidate in _orders(new):
-                    i, g = _argument(enter, "Sigmoid"), _argument(candidate, "Tanh")
-                    gates = [_affine(gate) for gate in (i, o, f, g)]
-                    if all(gate is not None and not gate.rest and not gate.gated for gate in gates):
-                        return Cell("LSTM", gates)  # type: ignore[arg-type]
+                    i, g = _argument(enter, gate), _argument(candidate, TANH)
+                    gates = [_affine(argument) for argument in (i, o, f, g)]
+                    if all(found is not None and not found.rest and not found.gated for found in gates):
+                        return Cell("LSTM", gates, None, _activations(gate, TANH, TANH))  # type: ignore[arg-type]
     return None
 
 
 def gru(result: Formula | None, h: ir.Value) -> Cell | None:
     """h' = z * h + (1 - z) * n, where n = tanh(x @ a + r * (h @ b + bias)) or tanh(x @ a + (r * h) @ b)."""
     for z, candidate, sign in _interpolations(result, h):
-        update, argument = _affine(_argument(z, "Sigmoid")), _argument(candidate, "Tanh")
+        function = _gate(z)
+        update, argument = _affine(_argument(z, function)), _argument(candidate, TANH)
         new = _affine(argument)
-        if update is None or new is None or update.rest or update.gated or h in new.matrices:
+        if sign < 0 and not _is_symmetric(function):
+            continue
+        if function is None or update is None or new is None or update.rest or update.gated or h in new.matrices:
             continue
         inner: Affine | None = None
         if len(new.rest) == 1 and not new.gated:
-            found = [(r, _affine(factor)) for r, factor in _orders(new.rest[0]) if _argument(r, "Sigmoid") is not None]
+            found = [(r, _affine(factor)) for r, factor in _orders(new.rest[0]) if _argument(r, function) is not None]
             reset, inner = next(((r, f) for r, f in found if f is not None), (None, None))
             if inner is None or inner.rest or inner.gated or inner.picks or set(inner.matrices) != {h}:
                 continue
@@ -100,11 +125,11 @@ def gru(result: Formula | None, h: ir.Value) -> Cell | None:
             reset = next((r for r, state in _orders(product) if _is_input(state, h)), None)
         else:
             continue
-        gate = _affine(_argument(reset, "Sigmoid")) if reset is not None else None
+        gate = _affine(_argument(reset, function)) if reset is not None else None
         if gate is None or gate.rest or gate.gated:
             continue
         last = () if inner is None else (("linear_before_reset", 1),)
-        return Cell("GRU", [update._replace(sign=sign), gate, new], inner, last)
+        return Cell("GRU", [update._replace(sign=sign), gate, new], inner, (*last, *_activations(function, TANH)))
     return None
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.bidirectional import MOVES, moved_result
 from jax2onnx.optimize.cells import Array, formulas
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
@@ -22,6 +23,10 @@ from jax2onnx.optimize.queries import attribute, constant, dims, producer, scala
 from jax2onnx.optimize.slices import columns_of
 
 RULES = RuleSet()
+
+FEW = 1024
+"""Of more numbers in a state, a network with other gates than Sigmoid takes as long as its Scan: it has no kernel that
+computes several at a time."""
 
 
 @RULES.rewrites("Scan")
@@ -125,6 +130,8 @@ def network_of(
     scanned = zip(body.inputs[states:], node.inputs[states:], strict=True)
     source = _source(r, cell, {v: whole for v, whole in scanned if v.dtype == ir.DataType.FLOAT}, h)
     if source is None or size == 0 or any(d == 0 for d in dims(source.x)):
+        return None
+    if "activations" in dict(cell.attributes) and likely_size(dims(h)) > FEW:
         return None
     whole, unbatched = source.x, len(dims(h)) == 1
     if unbatched:

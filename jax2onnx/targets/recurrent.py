@@ -6,7 +6,7 @@ So they are used where all numbers are finite, which an If finds out; elsewhere 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from jax2onnx.targets.emitter import Emitter, dims_of
 from jax2onnx.targets.plans import expands
 
 FLOAT, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL
+
+_Gate = Callable[..., ir.Value]
 
 
 @expands("LSTM GRU", "f16 bf16")
@@ -60,10 +62,11 @@ def _squares(e: Emitter, *values: ir.Value | None) -> ir.Value:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Is this a node as the optimizer makes them, with the usual activations?"""
+    """Is this a node as the optimizer makes them?"""
     inputs = list(node.inputs)
+    activations = ("activations", "activation_alpha", "activation_beta")
     return (
-        set(node.attributes) <= {"hidden_size", "direction", "linear_before_reset"}
+        set(node.attributes) <= {"hidden_size", "direction", "linear_before_reset", *activations}
         and len(inputs) < 8
         and all(inputs[i] is not None for i in range(3))
     )
@@ -157,15 +160,16 @@ def _one_direction(
     states = [_first(add, x, state, batch, size) for state in initial[:count]]
 
     body = _Nodes(e)
+    gate = _gate(body, node)
     p, *current = (
         ir.Value(shape=ir.Shape([batch, n]), type=x.type, name=name)
         for n, name in zip([width, size, size], "phc", strict=True)
     )
     if gates == 4:
-        new = _lstm_step(body, p, current[0], current[1], inner, own, size)
+        new = _lstm_step(body, gate, p, current[0], current[1], inner, own, size)
     else:
         linear = node.attributes.get_int("linear_before_reset", 0)
-        new = [_gru_step(body, p, current[0], inner, own, size, bool(linear))]
+        new = [_gru_step(body, gate, p, current[0], inner, own, size, bool(linear))]
     scanned, slices = [projected], [p]
     if mask is None:
         stacked = body("Identity", new[0], shape=[batch, size])
@@ -199,25 +203,48 @@ def _with_bias(add: _Nodes, x: ir.Value, bias: ir.Value | None) -> ir.Value:
     return x if bias is None else add("Add", x, bias, shape=dims_of(x))
 
 
+def _gate(add: _Nodes, node: ir.Node) -> _Gate:
+    """The function of the gates; both directions have the same."""
+    name = node.attributes.get_strings("activations", ["Sigmoid"])[0]
+    if name == "Sigmoid":
+        return functools.partial(add, name)
+    alpha, beta = (node.attributes.get_floats(f"activation_{p}")[0] for p in ("alpha", "beta"))
+    return functools.partial(add, name, alpha=alpha, beta=beta)
+
+
 def _lstm_step(
-    add: _Nodes, p: ir.Value, h: ir.Value, c: ir.Value, weights: ir.Value, bias: ir.Value | None, size: int
+    add: _Nodes,
+    gate: _Gate,
+    p: ir.Value,
+    h: ir.Value,
+    c: ir.Value,
+    weights: ir.Value,
+    bias: ir.Value | None,
+    size: int,
 ) -> list[ir.Value]:
     whole, one = dims_of(p), dims_of(h)
     own = _with_bias(add, add("MatMul", h, weights, shape=whole), bias)
     parts = add.split(add("Add", p, own, shape=whole), [size] * 4)
-    i, o, f = (add("Sigmoid", part, shape=one) for part in parts[:3])
+    i, o, f = (gate(part, shape=one) for part in parts[:3])
     new = add("Mul", i, add("Tanh", parts[3], shape=one), shape=one)
     memory = add("Add", add("Mul", f, c, shape=one), new, shape=one)
     return [add("Mul", o, add("Tanh", memory, shape=one), shape=one), memory]
 
 
 def _gru_step(
-    add: _Nodes, p: ir.Value, h: ir.Value, weights: ir.Value, bias: ir.Value | None, size: int, linear: bool
+    add: _Nodes,
+    gate: _Gate,
+    p: ir.Value,
+    h: ir.Value,
+    weights: ir.Value,
+    bias: ir.Value | None,
+    size: int,
+    linear: bool,
 ) -> ir.Value:
     whole, one = dims_of(p), dims_of(h)
     z, r, n = add.split(p, [size] * 3)
     own = add.split(_with_bias(add, add("MatMul", h, weights, shape=whole), bias), [size] * 3)
-    z, r = (add("Sigmoid", add("Add", a, b, shape=one), shape=one) for a, b in zip((z, r), own[:2], strict=True))
+    z, r = (gate(add("Add", a, b, shape=one), shape=one) for a, b in zip((z, r), own[:2], strict=True))
     if linear:
         gated = add("Mul", r, own[2], shape=one)
     else:

@@ -370,3 +370,60 @@ def test_other_dtypes_stay_loops(dtype):
 
     model = check(layer, normal(T, B, N).astype(dtype), rtol=2e-2 if dtype == jnp.float16 else None, atol=1e-2)
     assert "LSTM" not in ops(model.graph)
+
+
+def hard(**options: Any) -> Any:
+    return keras.layers.LSTM(H, recurrent_activation="hard_sigmoid", return_sequences=True, **options)
+
+
+HARD = {
+    "LSTM": lambda: of_keras(hard()),
+    "GRU": lambda: of_keras(keras.layers.GRU(H, recurrent_activation="hard_sigmoid")),
+    "GRU that resets first": lambda: of_keras(
+        keras.layers.GRU(H, recurrent_activation="hard_sigmoid", reset_after=False)
+    ),
+    "LSTM in both directions": lambda: of_keras(keras.layers.Bidirectional(hard())),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_gates(name):
+    layer = HARD[name]()
+    model = check(layer, 4 * normal(B, T, N))
+    assert ops(model.graph).count(name.split()[0]) == 1 and "Scan" not in ops(model.graph)
+    check_run(model, layer, hurting(B, T, N, batch=0), rtol=1e-4, atol=1e-5)
+
+
+def test_hard_gates_of_large_states_stay_a_loop():
+    def network(x: Any) -> Any:
+        u = normal(300, 900)
+
+        def step(h: Any, x: Any) -> Any:
+            (a, b, c), (d, e, f) = jnp.split(x, 3, -1), jnp.split(h @ u / 8, 3, -1)
+            z = jax.nn.hard_sigmoid(a + d)
+            h = (1 - z) * jnp.tanh(c + jax.nn.hard_sigmoid(b + e) * f) + z * h
+            return h, h
+
+        return lax.scan(step, jnp.zeros((B, 300)), x)[1]
+
+    assert "Scan" in ops(check(network, normal(20, B, 900)).graph)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.4])
+def test_hard_gate_for_the_new_state(beta):
+    """(1 - z) * h + z * n, where 1 - z is a gate of the same kind only if that is symmetric."""
+
+    def network(x: Any) -> Any:
+        w, u = normal(N, 3 * H, seed=1), normal(H, 3 * H, seed=2)
+        gate = lambda x: jnp.clip(0.3 * x + beta, 0, 1)  # noqa: E731
+
+        def step(h: Any, x: Any) -> Any:
+            (a, b, c), (d, e, f) = jnp.split(x @ w, 3, -1), jnp.split(h @ u, 3, -1)
+            z = gate(a + d)
+            h = (1 - z) * h + z * jnp.tanh(c + gate(b + e) * f)
+            return h, h
+
+        return lax.scan(step, jnp.zeros((B, H)), x)[1]
+
+    model = check(network, 4 * normal(T, B, N))
+    assert ("GRU" in ops(model.graph)) == (beta == 0.5)
