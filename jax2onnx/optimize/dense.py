@@ -116,12 +116,16 @@ def add_to_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @rewrites("Mul", "Div", given=some(KNOWN), needs=PRODUCTS)
 def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """(x @ w + b) * k = x @ (w * k) + b * k"""
+    """(x @ w + b) * k = x @ (w * k) + b * k, with numbers as a normalization has them, one for each column.
+
+    One number for all is that of a program that may count on what it computes, floor(bits @ powers / 3): then only if
+    nothing is rounded.
+    """
     found, y = _operand_and_row(node), node.outputs[0]
     dense = _dense(found[0]) if found is not None else None
-    if found is None or dense is None or dims(found[0]) != dims(y):
+    if found is None or dense is None or dims(found[0]) != dims(y) or not _is_ordinary(found[1]):
         return None
-    if node.op_type == "Div" and not found[1].all():
+    if (found[1] == found[1][0]).all() and abs(np.frexp(found[1][0])[0]) != 0.5:
         return None
     factor = (1 / found[1] if node.op_type == "Div" else found[1]).astype(found[1].dtype)
     return dense.written(r, _scaled(r, dense.w, factor), None if dense.bias is None else dense.bias * factor, y)
@@ -136,7 +140,7 @@ def scale_rows(r: Rewriter, node: ir.Node) -> ir.Value | None:
     shifted = _operand_and_row_of(a, "Add")
     scaled = _operand_and_row_of(shifted[0], "Mul") if shifted is not None else None
     matrix, known = constant(w), _row(rest[0], int(dims(w)[1])) if rest else np.float32(0)
-    if shifted is None or scaled is None or matrix is None or known is None or not scaled[1].all():
+    if shifted is None or scaled is None or matrix is None or known is None or not _is_ordinary(scaled[1]):
         return None
     x, factor = scaled[:2]
     centered = _operand_and_row_of(x, "Sub")
@@ -147,6 +151,11 @@ def scale_rows(r: Rewriter, node: ir.Node) -> ir.Value | None:
     bias = (shift @ matrix + known).astype(matrix.dtype)
     product = r.op("MatMul", x, _scaled(r, w, factor[:, None]), like=node.outputs[0])
     return r.op("Add", product, r.moved(bias, rest[0] if rest else shifted[2]), like=node.outputs[0])
+
+
+def _is_ordinary(factor: np.ndarray) -> bool:
+    """Are weights times these numbers what weights can be, neither infinite nor nothing?"""
+    return bool(((abs(factor) > 2.0**-32) & (abs(factor) < 2.0**32)).all())
 
 
 def _operand_and_row_of(value: ir.Value, op_type: str) -> tuple[ir.Value, np.ndarray, ir.Value] | None:

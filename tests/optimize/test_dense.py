@@ -35,10 +35,18 @@ def test_batch_normalization_behind_a_dense_layer_is_in_the_layer():
     assert operators(check(fn, drawn(5, 8), **CLOSE)) == ["Gemm", "Relu"]
     assert operators(check(fn, drawn(2, 5, 8), **CLOSE)) == ["MatMul", "Add", "Relu"]
     assert operators(check(fn, drawn(2, 5, 8), dims=[("B", "T", 8)], **CLOSE)) == ["MatMul", "Add", "Relu"]
-    assert operators(check(lambda x: (x @ W - MEAN) / 3, drawn(4, 8), **CLOSE)) == ["Gemm"]
+    assert operators(check(lambda x: (x @ W - MEAN) / 4, drawn(4, 8), **CLOSE)) == ["Gemm"]
     hurt = drawn(5, 8)
     hurt[1, 2], hurt[2, 3] = np.nan, np.inf
     check(fn, hurt, **CLOSE)
+
+
+def test_what_a_program_counts_on_is_not_rounded():
+    """Bits times powers of two, divided by a number that is none: the quotient is a whole number, and not just below."""
+    powers = (2.0 ** np.arange(8)).astype(np.float32)[:, None] * np.array([1, 3], np.float32)
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
+    for divisor in (3, 7, 2, np.float32(1e-38), np.array([1e-35, 1e35], np.float32)):
+        check(lambda x, divisor=divisor: jnp.floor(x @ powers / divisor), bits, rtol=0, atol=0)
 
 
 def test_batch_normalization_before_a_dense_layer_is_in_the_layer():
