@@ -87,7 +87,7 @@ def recognise_relu(r: Rewriter, node: ir.Node) -> ir.Value | None:
 @rewrites("Mul", "Div", given=some("Add", "erfc", "Mul", "Div", "Neg"), needs=("Erf", "Tanh", "erfc"))
 def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """x * 0.5 * (1 + tanh(0.798 * (x + 0.0447 * x**3))), or x * 0.5 * (1 + erf(x / sqrt 2)), or with erfc."""
-    if r.opset < GELU_OPSET or _feeds_product(node):
+    if r.opset < GELU_OPSET:
         return None
     y = node.outputs[0]
     for keep_shared in (False, True):
@@ -97,14 +97,6 @@ def recognise_gelu(r: Rewriter, node: ir.Node) -> ir.Value | None:
             if kind is not None and dims(x) == dims(y) and is_close(constant * weight, 0.5, y):
                 return r.op("Gelu", x, like=y, approximate=kind)
     return None
-
-
-def _feeds_product(node: ir.Node) -> bool:
-    """Is the result only a factor of a larger product, which will be looked at as a whole?"""
-    user = only_user(node.outputs[0])
-    if user is None or user.op_type not in ("Mul", "Div"):
-        return False
-    return user.op_type == "Mul" or splat(user.inputs[1]) is not None
 
 
 def _gelu_gate(x: ir.Value, gate: ir.Value) -> tuple[str | None, float]:

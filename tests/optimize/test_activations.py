@@ -176,3 +176,13 @@ def test_what_an_activation_is_of_may_be_a_product(name, made):
     model = check(lambda x, y: PRODUCTS[name](made(x, y)), x, y, opset=23, rtol=1e-5, atol=1e-6)
     operators = [node.op_type for node in model.graph.node]
     assert operators[-1] == name.split(",")[0] and not {"Erf", "Tanh", "Exp", "Where"} & set(operators)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_gated_activation_is_a_factor_of_a_product(exact):
+    """As in GEGLU, which is not a product of three factors."""
+
+    def fn(x, y):
+        return y * jax.nn.gelu(x, approximate=not exact) * (x + y)
+
+    assert ops(check(fn, HARD[:, :8], HARD[:, 1:], opset=23)).count("Gelu") == 1
