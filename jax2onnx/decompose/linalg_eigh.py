@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax.lax.linalg import eigh_p
 
+from jax2onnx.decompose import linalg_jacobi
 from jax2onnx.decompose.linalg_common import (
     diagonal,
     hermitian,
@@ -33,7 +34,7 @@ ROOT_STEPS = 60
 @decomposes(eigh_p)
 def eigh(a: Array, *, lower: bool, subset_by_index: tuple[int, int] | None, **_) -> list[Array]:
     """Eigenvectors and ascending eigenvalues of the Hermitian matrix in one triangle of `a`."""
-    results = _eigh(a, lower=lower)
+    results = (linalg_jacobi.eigh if linalg_jacobi.is_small(a) else _eigh)(a, lower=lower)
     return results if subset_by_index is None else [subset(x, *subset_by_index, axis=-1) for x in results]
 
 

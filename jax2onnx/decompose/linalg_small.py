@@ -28,13 +28,13 @@ def is_small(a: Array) -> bool:
     return not is_complex(a) and all(isinstance(n, int) and 0 < n <= MOST_ROWS for n in sizes)
 
 
-def _batch_last(fn: Callable, *operands: Array) -> Any:
+def batch_last(fn: Callable, *operands: Array) -> Any:
     """A function of operands with or without a batch axis behind the others, applied to those with one before them."""
     results = fn(*(jnp.moveaxis(x, 0, -1) for x in operands))
     return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), results)
 
 
-@over_batches(2, apply=_batch_last)
+@over_batches(2, apply=batch_last)
 def lu(a: Array) -> list[Array]:
     """P a = L U with partial pivoting: packed L and U, row interchanges, and the permutation they amount to."""
     m, n = a.shape[:2]
@@ -80,7 +80,7 @@ def _rows(x: Array, order: Array) -> Array:
     return jnp.take_along_axis(x, jnp.broadcast_to(order, x.shape), 0, mode="promise_in_bounds")
 
 
-@over_batches(2, apply=_batch_last)
+@over_batches(2, apply=batch_last)
 def cholesky(a: Array) -> Array:
     """L with L L^T = a, of which only the lower triangle is read; the upper one is left in the result."""
     n = a.shape[0]
@@ -96,7 +96,7 @@ def cholesky(a: Array) -> Array:
     return jnp.where(ok, jnp.concatenate(columns, 1), np.asarray(np.nan, a.dtype))
 
 
-@over_batches(2, 2, apply=_batch_last)
+@over_batches(2, 2, apply=batch_last)
 def solve(a: Array, b: Array, *, lower: bool, unit_diagonal: bool) -> Array:
     """x with lower(a) x = b or upper(a) x = b: each row, once it is known, is taken out of the others."""
     n = a.shape[0]
