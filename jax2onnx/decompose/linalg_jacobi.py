@@ -44,6 +44,8 @@ def eigh(a: Array, *, lower: bool) -> list[Array]:
         (d, _, v), _ = lax.scan(_turn, state, None, length=3 * SWEEPS[3])
     for i, j in ((0, 1), (1, 2), (0, 1)) if n == 3 else ((0, 1),):
         d, v = _in_order(list(d), list(v), i, j)
+    if n == 2:
+        v = _signed(entries, v)
     return [nan_unless(ok, jnp.stack(v, 1)), nan_unless(ok, jnp.stack(d) * scale)]
 
 
@@ -78,3 +80,13 @@ def _in_order(d: list[Array], v: list[Array], i: int, j: int) -> tuple[list[Arra
     for x in (d, v):
         x[i], x[j] = jnp.where(exchanged, x[j], x[i]), jnp.where(exchanged, x[i], x[j])
     return d, v
+
+
+def _signed(entries: Array, v: list[Array]) -> list[Array]:
+    """Eigenvectors of two rows with the signs that LAPACK gives them."""
+    d0, d1, o = entries
+    falls, is_positive, trace = d0 > d1, o > 0, d0 + d1
+    low = (falls & (is_positive == (trace >= 0))) | ((d0 == d1) & (trace < 0))
+    high = jnp.where(falls, ~is_positive, abs(d0) <= abs(d1))
+    places = zip(v, (0, 1), (low, high), strict=True)
+    return [jnp.where((o != 0) & ((x[i] > 0) != positive), -x, x) for x, i, positive in places]

@@ -65,3 +65,11 @@ def test_one_matrix_and_its_vectors():
 
     for n in (2, 3):
         check(fn, random(n, n, dtype=np.float32), atol=1e-5)
+
+
+def test_the_signs_of_lapack():
+    """Of eigenvectors of two rows; those of three are found another way."""
+    whole = np.array([[[i, k], [k, j]] for i in range(-3, 4) for j in range(-3, 4) for k in range(-3, 4)])
+    drawn = random(200, 2, 2)
+    for a in (whole.astype(np.float32), (drawn + drawn.mT).astype(np.float32)):
+        check(jnp.linalg.eigh, a, rtol=1e-5, atol=1e-5)
