@@ -42,7 +42,7 @@ def test_batch_normalization_behind_a_dense_layer_is_in_the_layer():
 
 
 def test_what_a_program_counts_on_is_not_rounded():
-    """Bits times powers of two, divided by a number that is none: the quotient is a whole number, and not just below."""
+    """Bits times powers of two, divided by a number that is none: a quotient that is whole is not just below that."""
     powers = (2.0 ** np.arange(8)).astype(np.float32)[:, None] * np.array([1, 3], np.float32)
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
     for divisor in (3, 7, 2, np.float32(1e-36), np.array([1e-35, 1e35], np.float32)):
