@@ -163,7 +163,8 @@ class Dims:
             return self._variable(var)
         a, b = (self.one(compat.dims.simplest_dim(o)) for o in factor.operands)
         if factor.operation in ("mod", "floordiv") and not isinstance(factor.operands[1], int):
-            b = g.Max(b, 1) if is_never_negative(factor.operands[1]) else b  # also where there are no elements
+            is_divisor = is_never_negative(factor.operands[1]) or compat.dims.is_at_least(factor.operands[1], 0)
+            b = g.Max(b, 1) if is_divisor else b  # also where there are no elements
         match factor.operation:
             case "max":
                 return g.Max(a, b)

@@ -218,6 +218,7 @@ NOT_EMPTY = {
     "sums of integers": (lambda x: (x.astype(int).sum(2), x.astype(int).sum((1, 2))), "f32[B,T,4]", []),
     "sums of integers in batches": (lambda x: x.astype(int).sum(1), "f32[B,4,T]", ["B >= 1"]),
     "turned around": (lambda x: jnp.roll(x, 1, 0) + jnp.roll(x, -5, 0), "f32[T,4]", []),
+    "turned around with its ends": (lambda x: jnp.roll(jnp.concatenate([x[-2:], x, x[:2]]), 1), "f32[T]", []),
     "transposed": (lambda x: lax.conv_transpose(x, PER_HEAD, (2,), "VALID"), "f32[B,T,4]", ["T >= 1"]),
     "images": (lambda x: lax.conv_general_dilated(x, PER_HEAD, (1,), "SAME"), "f32[B,4,T]", ["T >= 1"]),
     "windows": (lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3), (1, 1), "SAME"), "f32[2,T]", ["T >= 1"]),
@@ -232,7 +233,7 @@ NOT_EMPTY = {
 }
 
 
-@pytest.mark.parametrize("name", quick([*[*NOT_EMPTY][5:9], *[*NOT_EMPTY][-5:-1]], NOT_EMPTY))
+@pytest.mark.parametrize("name", quick([*[*NOT_EMPTY][5:11], *[*NOT_EMPTY][-5:-1]], NOT_EMPTY))
 def test_sizes_that_must_not_be_zero(name):
     """Where ONNX Runtime would crash, be wrong or refuse, the model says so; elsewhere 0 is as good as any size."""
     fn, spec, expected = NOT_EMPTY[name]
