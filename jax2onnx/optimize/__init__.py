@@ -93,6 +93,7 @@ TIDY = [
     normalization.MEANS,
 ]
 MOVE = [
+    convolution.RULES,
     units.RULES,
     layout.RULES,
     pointwise.RULES,
@@ -113,7 +114,6 @@ RECOGNISE = [
     activations.RULES,
     sigmoid.RULES,
     piecewise.RULES,
-    convolution.RULES,
     *RECURRENT,
     attention.RULES,
     rotary.RULES,

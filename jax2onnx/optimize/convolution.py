@@ -23,8 +23,8 @@ CONVOLUTIONS = ("Conv", "ConvTranspose")
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 PAD_AXES_OPSET = 18
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Abs", "Exp", "Softplus")
-MAX_STEPS = 3
-"""How many steps behind a convolution are looked through."""
+MAX_STEPS = 4
+"""How many steps behind a convolution become part of it at once."""
 
 
 def _per_channel(value: ir.Value | None, axis: int, like: ir.Value) -> np.ndarray | None:
@@ -106,40 +106,28 @@ def _step(node: ir.Node | None, value: ir.Value, convolved: _Convolved) -> _Step
     return None
 
 
-def _behind_convolution(value: ir.Value | None) -> tuple[_Convolved, list[ir.Node]] | None:
-    """The convolution that `value` is the result of, and arithmetic with known numbers in between, the last first."""
-    between: list[ir.Node] = []
-    while True:
-        found = _convolution(value)
-        if found is not None:
-            return found, between
-        node = producer(value, *ARITHMETIC)
-        if node is None or value is None or only_user(value) is None or len(between) == MAX_STEPS:
-            return None
-        between.append(node)
-        value = next((x for x, y in (node.inputs, node.inputs[::-1]) if _is_known(y)), None)
-
-
 @rewrites(*ARITHMETIC, given=some(KNOWN), needs=CONVOLUTIONS)
-def take_in_arithmetic(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Steps as in batch normalization, (conv(x) - mean) * scale + bias: all at once, when the last of them is seen."""
-    y = node.outputs[0]
-    x = next((x for x, y in (node.inputs, node.inputs[::-1]) if _is_known(y)), None)
-    found = _behind_convolution(x)
-    if found is None:
+def take_in_arithmetic(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Steps as in batch normalization, (conv(x) - mean) * scale + bias: all at once, when the first of them is seen."""
+    convolved = _convolution(next((x for x, y in (node.inputs, node.inputs[::-1]) if _is_known(y)), None))
+    if convolved is None:
         return None
-    convolved, between = found
-    if len(between) < MAX_STEPS and _step(only_user(y), y, convolved) is not None:
-        return None
-    steps = []
-    value = convolved.result()
-    for following in (*reversed(between), node):
-        step = _step(following, value, convolved)
-        if step is None:
-            return None
+    steps: list[_Step] = []
+    value, following = convolved.result(), node
+    while len(steps) < MAX_STEPS and (step := _step(following, value, convolved)) is not None:
         steps.append(step)
         value = following.outputs[0]
-    return _with_steps(r, convolved, steps, y)
+        user = only_user(value)
+        if user is None:
+            break
+        following = user
+    if not steps:
+        return None
+    result = _with_steps(r, convolved, steps, value)
+    if value is node.outputs[0]:
+        return (result,)
+    r.replace_other(value, result)
+    return tuple(node.outputs)
 
 
 def _with_steps(r: Rewriter, convolved: _Convolved, steps: list[_Step], y: ir.Value) -> ir.Value:

@@ -200,6 +200,14 @@ class Rewriter:
         else:
             self._enqueue(node)
 
+    def replace_other(self, old: ir.Value, new: ir.Value) -> None:
+        """Let everything that uses `old`, the result of another node than the one that is looked at, use `new`. What is
+        used no more is removed before the rules are asked again."""
+        for user in old.consumers():
+            self._enqueue(user)
+        self.redirect(old, new)
+        self._enqueue(old.producer())
+
     def redirect(self, old: ir.Value, new: ir.Value) -> None:
         """Let everything that uses `old` use `new`; a graph output keeps its name."""
         if old.is_graph_output():

@@ -141,24 +141,39 @@ def _is_lossy(tensor: Any, to: ir.DataType) -> bool:
 
 def _fold_later(r: Rewriter, node: ir.Node, tensors: list[Any], shape: tuple[int, ...]) -> ir.Value:
     """A weight that is rearranged when it is read."""
-    source, *others = tensors
-    operands = [t.numpy() for t in others]
-    rule = MOVES[node.op_type]
-    attributes, node_kind = _Frozen(node), node.op_type
+    operands = [t.numpy() for t in tensors[1:]]
+    rule, attributes, x, y = MOVES[node.op_type], _Frozen(node), node.inputs[0], node.outputs[0]
+    assert x is not None and y.dtype is not None
+    attributes_key = str(sorted((k, str(a.value)) for k, a in node.attributes.items()))
+    key = (node.op_type, attributes_key, tuple((a.shape, a.tobytes()) for a in operands))
+
+    def rearrange(array: np.ndarray) -> np.ndarray:
+        return rule(attributes, array, *operands)
+
+    return rearranged(r, x, rearrange, shape, key, y.dtype.numpy(), in_order=node.op_type in IN_ORDER)
+
+
+def rearranged(
+    r: Rewriter,
+    weight: ir.Value,
+    rearrange: Callable[[np.ndarray], np.ndarray],
+    shape: tuple[int, ...],
+    key: tuple,
+    dtype: Any,
+    in_order: bool = False,
+) -> ir.Value:
+    """A weight whose elements have other places when it is read, unless they stay `in_order`. The `key` says how."""
+    source = weight.const_value
+    assert source is not None
 
     def read() -> np.ndarray:
-        return rule(attributes, source.numpy(), *operands).reshape(shape)
+        return rearrange(source.numpy()).reshape(shape)
 
     def pieces() -> Iterator[np.ndarray]:
-        return pieces_of(source) if node_kind in IN_ORDER else streaming.pieces(read())
+        return pieces_of(source) if in_order else streaming.pieces(read())
 
-    y = node.outputs[0]
-    assert y.dtype is not None
-    attributes_key = str(sorted((k, str(a.value)) for k, a in node.attributes.items()))
-    key = (id(source), node.op_type, attributes_key, tuple((a.shape, a.tobytes()) for a in operands))
-    x = node.inputs[0]
-    assert x is not None
-    return r.tensor(StreamedTensor(pieces, read, y.dtype.numpy(), shape), key=key, name=x.meta.get(NAME))
+    tensor = StreamedTensor(pieces, read, dtype, shape)
+    return r.tensor(tensor, key=(id(source), *key), name=weight.meta.get(NAME))
 
 
 class _Frozen:

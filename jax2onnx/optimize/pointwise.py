@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
+from jax2onnx.optimize import fold
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.layout import channels_first, channels_last, left_behind, turns_of
 from jax2onnx.optimize.matmul import FEW_COLUMNS, LONGEST_WAY, PASSED
@@ -45,11 +46,19 @@ def as_convolution(r: Rewriter, node: ir.Node, is_passed: Callable[[ir.Node], bo
             return None  # it would be more to transpose
     inner = found[0] if found is not None else r.transpose(x, perm)
     kernel_shape = [1] * (len(perm) - 2)
-    columns = r.transpose(w, [1, 0])  # done while exporting, as what follows
-    axes = r.const(range(2, len(perm)), np.int64)
-    kernel = r.op("Unsqueeze", columns, axes, like=w, shape=[*dims(columns), *kernel_shape])
-    product = r.op("Conv", inner, kernel, like=y, shape=permuted(dims(y), perm), kernel_shape=kernel_shape)
+    operands = inner, _kernel(r, w, len(perm))
+    product = r.op("Conv", *operands, like=y, shape=permuted(dims(y), perm), kernel_shape=kernel_shape)
     return r.op("Transpose", product, like=y, perm=inverse(perm))
+
+
+def _kernel(r: Rewriter, w: ir.Value, rank: int) -> ir.Value:
+    """A matrix as the kernel of a convolution, rearranged when it is written, unless others use it as it is."""
+    rows, columns = (int(d) for d in dims(w))
+    shape = (columns, rows, *[1] * (rank - 2))
+    if len(w.uses()) == 1:
+        return fold.rearranged(r, w, np.transpose, shape, ("kernel", shape), np.dtype(np.float32))
+    axes = r.const(range(2, rank), np.int64)
+    return r.op("Unsqueeze", r.transpose(w, [1, 0]), axes, like=w, shape=shape)
 
 
 def _is_of_pixels(node: ir.Node) -> bool:
