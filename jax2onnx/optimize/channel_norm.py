@@ -137,7 +137,8 @@ def _shifted_bias(r: Rewriter, kernel: ir.Value, shift: np.ndarray, bias: ir.Val
 
     def read(read_kernel: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
         weights = read_kernel()
-        sums = weights.reshape(*weights.shape[:2], -1).sum(-1, dtype=np.float64) @ shift.astype(np.float64)
+        pixels = weights.reshape(*weights.shape[:2], -1)
+        sums = np.einsum("oip,i->o", pixels, shift, dtype=np.float64)  # without a copy in double precision
         return ir.Tensor((sums if own is None else sums + own.numpy()).astype(np.float32))
 
     name = (bias or kernel).meta.get(NAME)
