@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import is_static
-from jax2onnx.naming import NAME
+from jax2onnx.optimize import fold
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.layout import channels_last
 from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, integers, only_user, producer, scalar
@@ -57,7 +56,7 @@ class _Convolved(NamedTuple):
         """Their axis."""
         return 1 if self.perm is None else -1 % len(self.perm)
 
-    def can_bescaled_kernel(self) -> bool:
+    def can_be_scaled(self) -> bool:
         """Are its channels along one axis of the kernel?"""
         return self.node.op_type == "Conv" or attribute(self.node, "group", 1) == 1
 
@@ -101,7 +100,7 @@ def _step(node: ir.Node | None, value: ir.Value, convolved: _Convolved) -> _Step
         if node.inputs[i] is not value or source is None:
             continue
         numbers = _per_channel(source, convolved.channels(), value)
-        if numbers is not None and (node.op_type in ("Add", "Sub") or convolved.can_bescaled_kernel()):
+        if numbers is not None and (node.op_type in ("Add", "Sub") or convolved.can_be_scaled()):
             return _Step(node.op_type, numbers, source)
     return None
 
@@ -149,16 +148,8 @@ def _with_steps(r: Rewriter, convolved: _Convolved, steps: list[_Step], y: ir.Va
 
 
 def scaled_kernel(r: Rewriter, kernel: ir.Value, scale: np.ndarray, axis: int) -> ir.Value:
-    """A kernel with a factor per channel, along an axis, multiplied when it is written."""
-    tensor = kernel.const_value
-    assert tensor is not None
-    rank = len(dims(kernel))
-    factor = np.ascontiguousarray(scale).reshape([-1 if i == axis else 1 for i in range(rank)])
-
-    def read(read_kernel: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
-        return ir.Tensor(read_kernel() * factor)
-
-    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=kernel.meta.get(NAME))
+    """A kernel with a factor per channel, along an axis."""
+    return fold.scaled(r, kernel, scale.reshape([-1 if i == axis else 1 for i in range(len(dims(kernel)))]))
 
 
 @rewrites("Conv", "MaxPool", "AveragePool", given=first("Pad"))

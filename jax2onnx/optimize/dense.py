@@ -8,7 +8,6 @@ order of the columns: nothing is transposed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import is_static, likely_size
-from jax2onnx.naming import NAME
+from jax2onnx.optimize import fold
 from jax2onnx.optimize.batch_norm import is_sum, with_mean
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, only_user, producer
@@ -128,7 +127,7 @@ def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if (found[1] == found[1][0]).all() and abs(np.frexp(found[1][0])[0]) != 0.5:
         return None
     factor = (1 / found[1] if node.op_type == "Div" else found[1]).astype(found[1].dtype)
-    return dense.written(r, _scaled(r, dense.w, factor), None if dense.bias is None else dense.bias * factor, y)
+    return dense.written(r, fold.scaled(r, dense.w, factor), None if dense.bias is None else dense.bias * factor, y)
 
 
 @rewrites(*PRODUCTS, given=first("Add"), needs=("Mul",))
@@ -149,7 +148,7 @@ def scale_rows(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if shift is None or not is_sum(x):
         return None
     bias = (shift @ matrix + known).astype(matrix.dtype)
-    product = r.op("MatMul", x, _scaled(r, w, factor[:, None]), like=node.outputs[0])
+    product = r.op("MatMul", x, fold.scaled(r, w, factor[:, None]), like=node.outputs[0])
     return r.op("Add", product, r.moved(bias, rest[0] if rest else shifted[2]), like=node.outputs[0])
 
 
@@ -163,18 +162,6 @@ def _operand_and_row_of(value: ir.Value, op_type: str) -> tuple[ir.Value, np.nda
     node = producer(value, op_type)
     found = _operand_and_row(node) if node is not None and only_user(value) is not None else None
     return found if found is not None and dims(found[0]) == dims(value) else None
-
-
-def _scaled(r: Rewriter, w: ir.Value, factor: np.ndarray) -> ir.Value:
-    """A matrix with a factor for each column, or for each row, multiplied when it is written."""
-    tensor = w.const_value
-    assert tensor is not None
-    numbers = np.ascontiguousarray(factor)
-
-    def read(read_matrix: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
-        return ir.Tensor(read_matrix() * numbers)
-
-    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=w.meta.get(NAME))
 
 
 # --------------------------------------------------------------------------------------------------- the order of axes

@@ -176,6 +176,18 @@ def rearranged(
     return r.tensor(tensor, key=(id(source), *key), name=weight.meta.get(NAME))
 
 
+def scaled(r: Rewriter, weight: ir.Value, factor: np.ndarray) -> ir.Value:
+    """A weight times known numbers, multiplied when it is written."""
+    tensor = weight.const_value
+    assert tensor is not None
+    numbers = np.ascontiguousarray(factor)
+
+    def read(read_weight: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
+        return ir.Tensor(read_weight() * numbers)
+
+    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=weight.meta.get(NAME))
+
+
 class _Frozen:
     """The attributes and constant operands of a node that is about to be removed."""
 
