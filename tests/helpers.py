@@ -10,6 +10,7 @@ check_run(model, lambda x: x.sum(0), np.ones((0, 3)))                    # the s
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -140,3 +141,20 @@ def _with_dims(argument: Any, dims: Any) -> Any:
 def quick(chosen: Sequence[Any], values: Iterable[Any]) -> list[Any]:
     """`values` for parametrize, of which only those `chosen` run in `make test`, the others in `make slow`."""
     return [v if v in chosen else pytest.param(v, marks=pytest.mark.slow) for v in values]
+
+
+def calls(work: Callable[[], object]) -> int:
+    """The number of calls, of Python and of C functions, that `work` makes: what it costs, however busy the machine."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
