@@ -27,11 +27,7 @@ def run_the_lowest_layer_first(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ..
     states = len(node.inputs) - attribute(node, "num_scan_inputs")
     if states < 2:
         return None
-    if any(v.dtype != ir.DataType.FLOAT for v in (*body.inputs, *body.outputs)):
-        return None
-    if "scan_input_axes" in node.attributes or "scan_output_axes" in node.attributes:
-        return None
-    direction = direction_of(node, len(body.outputs) - states)
+    direction = direction_of(node)
     if direction is None:
         return None
     results = formulas(body, body.outputs)

@@ -51,12 +51,8 @@ def recognise_network_that_leaves_out_steps(r: Rewriter, node: ir.Node) -> tuple
     body = node.attributes["body"].as_graph()
     states = len(node.inputs) - attribute(node, "num_scan_inputs")
     masked = _masked(body, states)
-    if masked is None or not {"scan_input_axes", "scan_output_axes"}.isdisjoint(node.attributes):
-        return None
-    if any(v.dtype != ir.DataType.FLOAT for v in (*body.inputs, *body.outputs) if v is not masked.mask):
-        return None
-    direction = direction_of(node, len(body.outputs) - states)
-    if direction is None:
+    direction = None if masked is None else direction_of(node, masked.mask)
+    if masked is None or direction is None:
         return None
     results = formulas(body, masked.new)
     for hidden in range(states):

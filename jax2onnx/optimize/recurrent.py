@@ -36,11 +36,7 @@ def recognise_recurrent_network(r: Rewriter, node: ir.Node) -> tuple[ir.Value, .
     states = len(node.inputs) - attribute(node, "num_scan_inputs")
     if states not in (1, 2):
         return None
-    if any(v.dtype != ir.DataType.FLOAT for v in (*body.inputs, *body.outputs)):
-        return None
-    if "scan_input_axes" in node.attributes or "scan_output_axes" in node.attributes:
-        return None
-    direction = direction_of(node, len(body.outputs) - states)
+    direction = direction_of(node)
     if direction is None:
         return None
     results = formulas(body, body.outputs)
@@ -81,13 +77,19 @@ def take_the_last_state(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Squeeze", state, r.const([0], np.int64), like=y)
 
 
-def direction_of(node: ir.Node, stacked: int) -> str | None:
-    """The direction in which a Scan reads its inputs and writes its results."""
-    reads = list(attribute(node, "scan_input_directions", [0]))
-    writes = list(attribute(node, "scan_output_directions", [0] * stacked))
-    if any(d != reads[0] for d in (*reads, *writes)):
+def direction_of(node: ir.Node, mask: ir.Value | None = None) -> str | None:
+    """The direction of a Scan over first axes, all of it in float32 but for a mask: as it reads, so it writes."""
+    body = node.attributes["body"].as_graph()
+    if any(v.dtype != ir.DataType.FLOAT for v in (*body.inputs, *body.outputs) if v is not mask):
         return None
-    return "reverse" if reads[0] else "forward"
+    if not {"scan_input_axes", "scan_output_axes"}.isdisjoint(node.attributes):
+        return None
+    scanned = attribute(node, "num_scan_inputs")
+    stacked = len(body.outputs) - (len(body.inputs) - scanned)
+    reads = attribute(node, "scan_input_directions", [0] * scanned)
+    writes = attribute(node, "scan_output_directions", [0] * stacked)
+    directions = {*reads, *writes}
+    return ("reverse" if 1 in directions else "forward") if len(directions) == 1 else None
 
 
 def _batch(state: ir.Value) -> int | str:
