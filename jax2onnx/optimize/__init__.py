@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -189,10 +189,10 @@ def optimize(
     if counts["compute_all_steps_at_once"]:
         counts.update(_recognise_what_is_left(model))
     for _ in range(MAX_NARROWINGS):
-        narrowed = Rewriter(model, [narrow.RULES]).run()
-        if not narrowed.total():
+        narrower = Rewriter(model, [narrow.RULES])
+        if not narrower.run().total():
             break
-        counts.update(narrowed + _rewrite(model, [*TIDY, *MOVE]))
+        counts.update(narrower.counts + _round(model, [*TIDY, *MOVE], around=narrower.surroundings).done)
     if "Softmax" in operators:  # now that it is known which queries are needed
         masked = masked_attention.RULES
         counts.update(Rewriter(model, [masked, attention.RULES, detours.RULES, *TIDY]).run(start=masked.by_op))
@@ -289,10 +289,16 @@ def _rewrite(model: ir.Model, rule_sets: list[RuleSet]) -> Counter[str]:
     return _round(model, rule_sets).done
 
 
-def _round(model: ir.Model, rule_sets: list[RuleSet], before: _Round | None = None) -> _Round:
-    """Apply rules, and then the passes over whole graphs, right after the round `before`, if there was one."""
+def _round(
+    model: ir.Model,
+    rule_sets: list[RuleSet],
+    before: _Round | None = None,
+    around: Container[ir.Node] | None = None,
+) -> _Round:
+    """Apply rules (first to the nodes `around` which something changed, if they are given), and then the passes over
+    whole graphs, right after the round `before`, if there was one."""
     rewriter = Rewriter(model, rule_sets, before.settled if before is not None else ())
-    done = rewriter.run()
+    done = rewriter.run(around=around)
     has_loops = not LOOPS.isdisjoint(rewriter.operators)
     if before is not None and not rewriter.is_changed and _was_last(before.done, has_loops):
         return _Round(done, rule_sets)

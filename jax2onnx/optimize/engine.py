@@ -65,6 +65,7 @@ class Rewriter:
         self.opset = model.graph.opset_imports[""]
         self.counts: Counter[str] = Counter()
         self.is_changed = False  # also if nodes were only removed
+        self.surroundings: set[ir.Node] = set()  # of what was changed: nodes for which something may be new
         self.operators: set[str] = set()  # that the model has, or had before some nodes were replaced
         self._rules = together(tuple(rule_sets))
         self._unsettled = together(tuple(s for s in rule_sets if s not in settled)) if settled else self._rules
@@ -79,8 +80,9 @@ class Rewriter:
         self._output_positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}  # of the graphs that were looked at
         self._functions: set[int] = set()  # ids of the graphs that cannot see the main graph's initializers
 
-    def run(self, start: Container[str] | None = None) -> Counter[str]:
-        """Rewrite until nothing applies. With `start`, only at nodes of these operators and around what changes."""
+    def run(self, start: Container[str] | None = None, around: Container[ir.Node] | None = None) -> Counter[str]:
+        """Rewrite until nothing applies. With `start`, only at nodes of these operators and around what changes; with
+        `around`, at these nodes."""
         for graph in roots(self.model):
             nodes = list(all_nodes(graph))
             by_op: dict[str, bool] = {}  # whether nodes of an operator are visited
@@ -88,7 +90,7 @@ class Rewriter:
                 op_type = node.op_type
                 if op_type not in by_op:
                     by_op[op_type] = op_type in self._rules.by_op and (start is None or op_type in start)
-                if by_op[op_type]:
+                if by_op[op_type] and (around is None or node in around):
                     self._queue.append(node)
             self.operators.update(by_op)
             if graph is not self.model.graph:
@@ -125,6 +127,7 @@ class Rewriter:
         if node is not None and node.graph is not None and node not in self._queued:
             self._queue.append(node)
             self._queued.add(node)
+            self.surroundings.add(node)
 
     def _visit(self, node: ir.Node) -> None:
         if not _is_used(node):
