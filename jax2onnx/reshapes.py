@@ -10,6 +10,9 @@ from typing import Any
 
 from jax2onnx.dimensions import is_static
 
+RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
+"""Operators that change the shape and keep the elements in order."""
+
 
 def reshape_operand(old: Sequence[Any], new: Sequence[Any]) -> tuple[list[int] | None, bool]:
     """The shape operand of a Reshape if it can be a constant (with 0 for "as it was", -1 for "the rest"), and whether a

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 
 from jax2onnx import compat
@@ -85,6 +86,7 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
         labels = np.asarray([signatures.of_equation(eqn) for eqn in eqns], np.int64)
         for start, end, period in _runs(labels, weights):
             calls.update(_calls(program, start, end, period))
+        fixed = list(map(same.with_the_same, fixed))
 
     def enter(eqn: Any) -> Any:
         """A call of a large program, as when all of it is in a `jax.jit`."""
@@ -98,28 +100,53 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
         params = compat.programs.map_sub_jaxprs(lambda c: _share(c, inner, count, signatures), eqn.params)
         return eqn if params is None else eqn.replace(params=params)
 
-    result, i = [*fixed], 0
+    result, i = [], 0
     while i < len(eqns):
         end, eqn = calls[i] if i in calls else (i + 1, enter(eqns[i]))
         result.append(eqn)
         i = end
-    is_changed = calls or any(a is not b for a, b in zip(result[len(fixed) :], eqns, strict=True))
-    return compat.programs.with_equations(closed, result) if is_changed else closed
+    if not calls and all(a is b for a, b in zip(result, eqns, strict=True)):
+        return closed
+    return compat.programs.with_equations(closed, [*_used(fixed, result, jaxpr.outvars), *result])
+
+
+def _used(eqns: Sequence[Any], users: Iterable[Any], results: Iterable[Any]) -> list[Any]:
+    """Those of some equations that others use (copies share what is equal), or that are results."""
+    needed = {id(v) for variables in (results, *(user.invars for user in users)) for v in variables}
+    used = []
+    for eqn in reversed(eqns):
+        if not needed.isdisjoint(map(id, eqn.outvars)):
+            needed.update(map(id, eqn.invars))
+            used.append(eqn)
+    return used[::-1]
 
 
 def _separate(eqns: Iterable[Any], constants: set[Any]) -> tuple[list[Any], list[Any]]:
     """The equations that depend on no input, and the others. Results of the former are added to `constants`.
 
-    They can be evaluated while exporting, but not in a body that knows nothing but the types of its operands.
+    They can be evaluated while exporting, but not in a body that knows nothing but the types of its operands. (A weight
+    that only gets axes of size 1 for what it is combined with is none the better for that.)
     """
-    fixed, changing = [], []
-    for eqn in eqns:
+    fixed, changing = {}, {}
+    for i, eqn in enumerate(eqns):
         if not eqn.effects and all(isinstance(v, Literal) or v in constants for v in eqn.invars):
             constants.update(eqn.outvars)
-            fixed.append(eqn)
+            fixed[i] = eqn
         else:
-            changing.append(eqn)
-    return fixed, changing
+            changing[i] = eqn
+    evaluated = {v for eqn in fixed.values() for v in eqn.invars if not isinstance(v, Literal)}
+    for i, eqn in list(fixed.items()):
+        if _only_adds_axes(eqn) and evaluated.isdisjoint(eqn.outvars):
+            constants.difference_update(eqn.outvars)
+            changing[i] = fixed.pop(i)
+    return list(fixed.values()), [eqn for _, eqn in sorted(changing.items())]
+
+
+def _only_adds_axes(eqn: Any) -> bool:
+    if eqn.primitive is not lax.broadcast_in_dim_p or isinstance(eqn.invars[0], Literal):
+        return False
+    sizes, shape = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    return is_static(shape) and math.prod(sizes) == math.prod(shape)
 
 
 def _equal_indices(contents: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -10,15 +10,19 @@ from jax.extend.core import ClosedJaxpr
 
 from jax2onnx import compat
 from jax2onnx.decompose.repeats import repeated_p
+from jax2onnx.dimensions import is_static
 from jax2onnx.graphs import bodies
+from jax2onnx.lower import fold
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.paths import scope_parts
+from jax2onnx.reshapes import RESHAPES
 
 
 class Part(NamedTuple):
     """A node of a body, and what its copies have in common: attributes, notes, and their name in the scope of one of
-    the equations, which has this number (None if it is in no such scope)."""
+    the equations, which has this number (None if it is in no such scope). It may be a view of an input, which is the
+    input in another shape: this is its position."""
 
     node: ir.Node
     attributes: tuple[ir.Attr, ...]
@@ -26,6 +30,7 @@ class Part(NamedTuple):
     notes_of_results: list[dict[str, Any]]
     equation: int | None
     name: str
+    view_of: int | None
 
 
 class Template(NamedTuple):
@@ -55,6 +60,9 @@ def repeated(
     values.update((old, new.value) for old, new in zip(template.inputs, operands, strict=True))
     last_stack, scope = None, ""
     for part in template.parts:
+        if part.view_of is not None and (view := _reshaped(g, operands[part.view_of], part.node)) is not None:
+            values[part.node.outputs[0]] = view
+            continue
         inner = ""
         if part.equation is not None:
             stack = equations[part.equation].source_info.name_stack
@@ -77,6 +85,7 @@ def _template(g: Builder, body: ClosedJaxpr) -> Template | None:
     graph = inner.graph(results, "repeated")
     session.optimize_part(graph)
     parts, constants = [], {}
+    positions = {value: i for i, value in enumerate(graph.inputs)}
     for node in graph:
         if bodies(node):
             return None
@@ -85,16 +94,27 @@ def _template(g: Builder, body: ClosedJaxpr) -> Template | None:
             assert value.const_value is not None
             constants[value] = g.const(value.const_value.numpy()).value
         else:
-            parts.append(_part(node))
+            parts.append(_part(node, positions))
     return Template(list(graph.inputs), list(graph.outputs), parts, constants, inner.dims.missing())
 
 
-def _part(node: ir.Node) -> Part:
+def _part(node: ir.Node, positions: Mapping[ir.Value, int]) -> Part:
     """The first part of the name of a node says from which of the equations it is."""
     number, _, rest = (node.name or "").partition("/")
     equation = int(number.removeprefix(compat.equations.NUMBERED)) if rest else None
     notes = [dict(value.meta) for value in node.outputs]
-    return Part(node, tuple(node.attributes.values()), dict(node.meta), notes, equation, rest or node.op_type)
+    x = node.inputs[0] if node.op_type in RESHAPES else None
+    view_of = positions.get(x) if x is not None else None
+    attributes, name = tuple(node.attributes.values()), rest or node.op_type
+    return Part(node, attributes, dict(node.meta), notes, equation, name, view_of)
+
+
+def _reshaped(g: Builder, x: Val, node: ir.Node) -> ir.Value | None:
+    """The result of a node, if it is a small weight in another shape, which need not be evaluated for each copy."""
+    shape = node.outputs[0].shape
+    if x.const is None or x.const.nbytes > fold.MAX_BYTES or shape is None or not is_static(shape):
+        return None
+    return g.const(x.const.reshape([int(d) for d in shape]), x.name).value
 
 
 def _copy(part: Part, values: dict[ir.Value, ir.Value], name: str) -> ir.Node:

@@ -23,13 +23,10 @@ from jax2onnx.optimize.queries import (
     scalar,
     splat,
 )
-from jax2onnx.reshapes import reshape_operand, unit_axes
+from jax2onnx.reshapes import RESHAPES, reshape_operand, unit_axes
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
-
-RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
-"""Operators that change the shape and keep the elements in order."""
 
 REDUCTIONS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceLogSumExp")
 

@@ -183,6 +183,13 @@ def with_means_over_the_batch(x):
     return x
 
 
+def with_masks_and_weights_in_other_shapes(x):
+    for w, b in weights():
+        mask = jnp.tril(jnp.ones((WIDTH, WIDTH), bool)) & jnp.ones((1, WIDTH), bool)
+        x = layer(x[None], jnp.where(mask, w, 0), b)[0] + b.reshape(1, WIDTH) * jnp.squeeze(b[None], 0)
+    return x
+
+
 PROGRAMS: list[Callable[..., Any]] = [
     plain,
     under_jit,
@@ -205,6 +212,7 @@ PROGRAMS: list[Callable[..., Any]] = [
     with_indices,
     with_the_same_computed_again,
     with_means_over_the_batch,
+    with_masks_and_weights_in_other_shapes,
 ]
 
 
@@ -212,7 +220,15 @@ def nodes(model: Any) -> list[Any]:
     return sorted((n.name, n.op_type, [a.SerializeToString() for a in n.attribute]) for n in model.graph.node)
 
 
-QUICK = [in_scopes, with_indices, with_shared_weights, with_one_inner_result, with_a_crossing, with_zeros_of_both_signs]
+QUICK = [
+    in_scopes,
+    with_indices,
+    with_shared_weights,
+    with_one_inner_result,
+    with_a_crossing,
+    with_zeros_of_both_signs,
+    with_masks_and_weights_in_other_shapes,
+]
 
 
 @pytest.mark.parametrize("program", quick(QUICK, PROGRAMS), ids=lambda p: p.__name__)
@@ -256,6 +272,15 @@ def test_every_layer_is_a_copy_of_one_body():
     assert len(found) == LAYERS
     assert len({id(eqn.params["body"]) for eqn in found}) == 1
     assert all(len(eqn.outvars) == 1 for eqn in found)  # cut where a layer ends
+
+
+def test_known_values_of_all_layers_are_made_once():
+    closed = jax.make_jaxpr(with_masks_and_weights_in_other_shapes)(np.ones((4, WIDTH), np.float32))
+    shared = share_repeats(closed).jaxpr.eqns
+    primitives = [eqn.primitive for eqn in shared]
+    assert primitives.count(repeated_p) == LAYERS
+    assert primitives.count(lax.and_p) == 1
+    assert primitives.count(lax.broadcast_in_dim_p) == LAYERS + 2  # one to compute with, two of the mask
 
 
 def test_what_differs_is_no_copy():
