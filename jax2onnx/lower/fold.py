@@ -79,6 +79,17 @@ def _divide_integers(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x - np.fmod(x, y)) // y  # towards zero
 
 
+def _flushed(x: np.ndarray) -> np.ndarray:
+    """With zeros for the numbers that are so small that XLA takes them for that."""
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+
+
+def _pow(x: np.ndarray, y: np.ndarray, **_: Any) -> np.ndarray:
+    """Number by number, by the C library as in XLA: what NumPy does with whole arrays has other last digits."""
+    x, y = np.broadcast_arrays(x, y)
+    return _flushed(np.asarray([a**b for a, b in zip(x.flat, y.flat, strict=True)], x.dtype).reshape(x.shape))
+
+
 def _plain(fn: Any) -> Callable:
     return lambda *xs, **_: fn(*xs)
 
@@ -140,6 +151,7 @@ NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
     lax.ceil_p: _plain(np.ceil),
     lax.clamp_p: _plain(_clamp),
     lax.is_finite_p: _plain(np.isfinite),
+    lax.pow_p: _pow,
 }
 """The same, correctly rounded (or nearly) only in NumPy's own floating-point types."""
 
@@ -154,7 +166,7 @@ NUMPY_IN_DOUBLE: dict[Any, Callable[..., np.ndarray]] = {
     }.items()
 }
 """Of float32: rounded from double precision, which is what `jax.jit` makes of known operands, to the bit. (What it
-compiles for others is right to a few units in the last place.) Not log1p, expm1, exp2, pow, atan or sinh."""
+compiles for others is right to a few units in the last place.) Not log1p, expm1, exp2, atan or sinh."""
 
 NUMPY_ON_INTEGERS: dict[Any, Callable[..., np.ndarray]] = {
     lax.abs_p: _plain(np.abs),
@@ -205,8 +217,10 @@ def numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | No
     rule = NUMPY.get(primitive) or PARTS.get(primitive)
     if rule is not None:
         return rule
+    if primitive in (lax.log_p, lax.pow_p) and any(map(_has_subnormals, arrays)):
+        return None
     if primitive in NUMPY_IN_DOUBLE and arrays[0].dtype == np.float32:
-        return None if primitive is lax.log_p and _has_subnormals(arrays[0]) else NUMPY_IN_DOUBLE[primitive]
+        return NUMPY_IN_DOUBLE[primitive]
     if all(a.dtype in FLOATS for a in arrays):
         return NUMPY_ON_FLOATS.get(primitive)
     if all(a.dtype.kind in "iu" for a in arrays):
@@ -217,7 +231,7 @@ def numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | No
 
 def _has_subnormals(array: np.ndarray) -> bool:
     """Are there numbers so small that XLA may take them for zeros?"""
-    return bool(np.any((array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)))
+    return array.dtype in FLOATS and bool(np.any((array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)))
 
 
 def _is_exact(array: np.ndarray | None, to: Any) -> bool:

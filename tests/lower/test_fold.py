@@ -56,14 +56,22 @@ def test_what_numpy_computes_of_known_operands_is_what_jax_computes(monkeypatch)
     check(fn, np.float32(1))
 
 
-@pytest.mark.parametrize("fn", [lax.exp, lax.log, lax.sin, lax.cos, lax.tanh])
+def powers(x: np.ndarray) -> jax.Array:
+    """With other last digits in what NumPy computes of whole arrays; no numbers that XLA may take for zeros."""
+    tiny = np.finfo(np.float32).tiny
+    x = np.where(np.abs(x) < 10 * tiny, np.copysign(np.float32(0), x), x)
+    y = lax.pow(np.concatenate([x, -x, x[::-1]]), np.concatenate([x[::-1], np.round(x), x * 0.1]))
+    return jnp.where(jnp.abs(y) < tiny, 0, y)
+
+
+@pytest.mark.parametrize("fn", [lax.exp, lax.log, lax.sin, lax.cos, lax.tanh, powers])
 def test_functions_of_known_numbers_are_to_the_bit_what_jit_makes_of_them(fn, monkeypatch):
     numbers = np.random.default_rng(0).normal(size=500) * 10.0 ** np.arange(-25, 25).repeat(10)
     hurting = [0.0, -0.0, np.inf, -np.inf, np.nan, 88.7, 88.8, -87.4, -103.9, -104.1, 1e30, 3.4e38, -3.4e38]
     x = np.concatenate([np.linspace(-20, 20, 500), numbers, hurting]).astype(np.float32)
     want = np.asarray(jax.jit(lambda: fn(x))())
     monkeypatch.setattr(compat.evaluation, "evaluate_equation", None)  # which compiles it
-    model = to_onnx(lambda y: y + fn(x), [x.shape])
+    model = to_onnx(lambda y: y + fn(x), [want.shape])
     (got,) = [onnx.numpy_helper.to_array(t) for t in model.graph.initializer]
     np.testing.assert_array_equal(got, want)
     assert np.array_equal(np.signbit(got) | np.isnan(got), np.signbit(want) | np.isnan(want))
@@ -73,6 +81,7 @@ def test_known_operands_that_only_jax_computes():
     """Numbers that XLA may take for zeros, a division by zero, and numbers in other types."""
     tiny, zeros, half = np.float32([1, 1e-40]), np.int32([3, 0]), np.float16([1, 2])
     assert fold.numpy_rule(lax.log_p, [tiny]) is None
+    assert fold.numpy_rule(lax.pow_p, [np.float32([2, 3]), tiny]) is None
     assert fold.numpy_rule(lax.div_p, [zeros, zeros]) is None
     assert fold.numpy_rule(lax.rem_p, [zeros, zeros]) is None
     assert fold.numpy_rule(lax.exp_p, [half]) is None
