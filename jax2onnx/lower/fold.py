@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from jax2onnx import compat
 from jax2onnx.dimensions import is_static
 from jax2onnx.lower.context import Val
+from jax2onnx.lower.dtypes import bit_width, unsigned
 
 MAX_BYTES = 16 * 1024
 """Larger results are computed by the model: a broadcast constant is not blown up."""
@@ -90,6 +92,15 @@ def _pow(x: np.ndarray, y: np.ndarray, **_: Any) -> np.ndarray:
     return _flushed(np.asarray([a**b for a, b in zip(x.flat, y.flat, strict=True)], x.dtype).reshape(x.shape))
 
 
+def _shift_right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    bits = unsigned(x.dtype)  # zeros come in, also where there is a sign
+    return np.right_shift(x.view(bits), y.view(bits)).view(x.dtype)
+
+
+def _reduced(fn: np.ufunc) -> Callable:
+    return lambda x, *, axes, **_: fn.reduce(x, axes, x.dtype)
+
+
 def _plain(fn: Any) -> Callable:
     return lambda *xs, **_: fn(*xs)
 
@@ -129,6 +140,8 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
     lax.squeeze_p: lambda x, *, dimensions, **_: np.squeeze(x, dimensions),
     lax.transpose_p: lambda x, *, permutation, **_: np.transpose(x, permutation),
     lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
+    lax.reduce_or_p: _reduced(np.bitwise_or),
+    lax.reduce_and_p: _reduced(np.bitwise_and),
 }
 
 PARTS: dict[Any, Callable[..., Any]] = {
@@ -139,6 +152,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
 """The same, of which large indices are left to the model: their parts would be stored beside them."""
 
 FLOATS = (np.float32, np.float64)
+HALVES = (np.float16, jnp.bfloat16)
 INDICES = (np.int32, np.int64, np.bool_)
 
 NUMPY_ON_FLOATS: dict[Any, Callable[..., np.ndarray]] = {
@@ -174,6 +188,9 @@ NUMPY_ON_INTEGERS: dict[Any, Callable[..., np.ndarray]] = {
     lax.clamp_p: _plain(_clamp),
     lax.div_p: _plain(_divide_integers),
     lax.rem_p: _plain(np.fmod),
+    lax.shift_left_p: _plain(np.left_shift),
+    lax.shift_right_logical_p: _plain(_shift_right),
+    lax.reduce_sum_p: _reduced(np.add),
 }
 """The same in NumPy's own integers."""
 
@@ -206,7 +223,10 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
             result = rule(*arrays, **eqn.params)
         results = result if isinstance(result, list) else [result]
     elif eqn.primitive is lax.convert_element_type_p and _is_exact(arrays[0], eqn.params["new_dtype"]):
-        results = [arrays[0].astype(eqn.params["new_dtype"])]  # type: ignore[union-attr]
+        with np.errstate(over="ignore"):
+            results = [arrays[0].astype(eqn.params["new_dtype"])]  # type: ignore[union-attr]
+    elif eqn.primitive is lax.bitcast_convert_type_p and _is_as_wide(arrays[0], eqn.params["new_dtype"]):
+        results = [arrays[0].view(eqn.params["new_dtype"])]  # type: ignore[union-attr]
     else:
         results = compat.evaluation.evaluate_equation(eqn, arrays)
     return [np.asarray(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
@@ -240,7 +260,15 @@ def _is_exact(array: np.ndarray | None, to: Any) -> bool:
     assert array is not None
     if array.dtype in FLOATS and to in INDICES[:2]:
         return bool(np.all(np.abs(array) < 2**31))  # not of NaN
-    return array.dtype.kind in "biu" or (array.dtype in FLOATS and to in FLOATS)
+    if array.dtype == np.float32 and to in HALVES:
+        return not np.isnan(array).any()
+    return array.dtype.kind in "biu" or (array.dtype in (*FLOATS, *HALVES) and to in FLOATS)
+
+
+def _is_as_wide(array: np.ndarray | None, to: Any) -> bool:
+    """Has a type as many bits as those of an array, which have bytes of their own?"""
+    assert array is not None
+    return 8 <= bit_width(array.dtype) == bit_width(to)
 
 
 def _ends_soon(eqn: Any) -> bool:

@@ -37,6 +37,7 @@ def test_known_operands_of_what_numpy_computes():
 
 def test_what_numpy_computes_of_known_operands_is_what_jax_computes(monkeypatch):
     monkeypatch.setattr(compat.evaluation, "evaluate_equation", None)  # which compiles it
+    numbers = np.float32([-0.0, 1 + 2**-11, 1 + 3 * 2**-11, 65519.996, 65520, -1e39, np.inf, 3e-8, 2.0**-25, 1e-40])
 
     def fn(x):
         a, zeros = jnp.asarray(FLOATS), jnp.float32([0.0, -0.0, -0.0])
@@ -51,7 +52,13 @@ def test_what_numpy_computes_of_known_operands_is_what_jax_computes(monkeypatch)
         whole = jnp.float32([-2.75, 2147483520.0, -0.0]).astype(jnp.int32)
         divisors = jnp.int32([2, -3, -1, 7, -2, 5])
         divided = lax.div(ints, divisors), lax.rem(ints, divisors), lax.div(bytes_, bytes_ | 2), ints // 7, ints % -5
-        return parts, signs, within, rounded, extremes, of_zeros, whole, divided, lax.is_finite(a), x
+        bits = ints.astype(jnp.uint32), jnp.uint32([0, 1, 31, 32, 33, 99])
+        shifted = [f(*bits) for f in (lax.shift_left, lax.shift_right_logical)], lax.shift_right_logical(ints, divisors)
+        casts = [lax.bitcast_convert_type(a, jnp.int32), lax.bitcast_convert_type(bytes_, jnp.int8)]
+        reduced = [f(m % 5 > 0, (1,)) for f in (lax.reduce_or, lax.reduce_and)], lax.reduce_or(m, (0, 2)), m.sum(2)
+        halves = [jnp.asarray(numbers).astype(t) for t in (jnp.float16, jnp.bfloat16)]
+        found = shifted, casts, reduced, halves, [half.astype(jnp.float32) for half in halves]
+        return found, parts, signs, within, rounded, extremes, of_zeros, whole, divided, lax.is_finite(a), x
 
     check(fn, np.float32(1))
 
