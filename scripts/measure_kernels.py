@@ -149,8 +149,15 @@ def measure(name: str, opset: int, kernels: list[Kernel]) -> list[Kernel]:
     return merged(supported)
 
 
+def signature(schema: defs.OpSchema) -> str:
+    """The type variable of each operand and of each result; "-" where a type is fixed, or free for each alone."""
+    variables = {c.type_param_str for c in schema.type_constraints}
+    sides = [[f.type_str if f.type_str in variables else "-" for f in side] for side in (schema.inputs, schema.outputs)]
+    return " > ".join(map(" ".join, sides)).strip()
+
+
 def table() -> dict[str, Any]:
-    """operator -> first opset -> alternatives, each a dtype list per type variable.
+    """operator -> first opset -> signature and kernels, each a dtype list per type variable.
 
     A kernel serves a version of an operator; whether a function body can be inlined may change with any opset.
     """
@@ -170,7 +177,7 @@ def table() -> dict[str, Any]:
                 for kernel in measure(name, opset, serving(registered.get(name, []), version))
             ]
             if version not in tried or kernels != newest:
-                ops.setdefault(name, {})[str(opset if version in tried else version)] = kernels
+                ops.setdefault(name, {})[str(opset if version in tried else version)] = [signature(schema), *kernels]
             newest = kernels
             tried.add(version)
     return {

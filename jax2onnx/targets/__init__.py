@@ -60,7 +60,7 @@ def legalize(model: ir.Model, target: str) -> None:
 def lacks(target: str, op: str, dtype: ir.DataType | np.dtype | str, opset: int) -> bool:
     """Whether `target` has no kernel of its own for `op` with `dtype` (as its first type variable)."""
     check_target(target)
-    bound = table.variables(op, opset, 1, 1)
+    bound = table.variables(target, op, opset, 1, 1)
     if target == "onnx" or bound is None:
         return bound is None
     variable = next((v for group in bound for v in group if v is not None), None)

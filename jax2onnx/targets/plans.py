@@ -70,7 +70,7 @@ def plan_for(
     outputs: tuple[ir.DataType | None, ...],
 ) -> Plan | None:
     """How to run a node on `target`, None if it can run as it is."""
-    bound = table.variables(op, opset, len(inputs), len(outputs))
+    bound = table.variables(target, op, opset, len(inputs), len(outputs))
     if bound is None:
         return None
     pairs = [*zip(bound[0], inputs, strict=True), *zip(bound[1], outputs, strict=True)]

@@ -1,9 +1,11 @@
 """Which operators a runtime can run with which dtypes: the measured table, and the questions one asks of it.
 
-The table lists, for each operator and each version of it, the kernels of the runtime as products of dtype sets, one
-per type variable of the operator's schema::
+The table lists, for each operator and each version of it, the type variables of its operands and results, and the
+kernels of the runtime as products of dtype sets, one per type variable::
 
-    "OneHot": {"11": [{"T1": "i64", "T2": "i64", "T3": "f32 i32 i64"}, ...]}
+    "OneHot": {"11": ["T1 T2 T3 > T3", {"T1": "i64", "T2": "i64", "T3": "f32 i32 i64"}, ...]}
+
+(The schemas of `onnx` say the same of the variables, but to load all of them takes longer than a small export.)
 
 `scripts/measure_kernels.py` writes it by asking the runtime. What kernels *do* (with empty arrays, NaN, division by
 zero) no table shows; FACTS.md does.
@@ -15,6 +17,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from typing import Any
 
 import onnx_ir as ir
 from onnx import defs
@@ -54,8 +57,8 @@ WRONG = {
 
 
 @functools.cache
-def operators(target: str) -> dict[str, dict[str, list[dict[str, str]]]]:
-    """operator -> version -> kernels as they are written in the table of a target."""
+def operators(target: str) -> dict[str, dict[str, list[Any]]]:
+    """operator -> version -> signature and kernels as they are written in the table of a target."""
     return json.loads(resources.files(__package__).joinpath(TABLES[target]).read_text())["ops"]
 
 
@@ -65,7 +68,7 @@ def kernels(target: str, op: str) -> dict[int, list[Kernel]] | None:
     versions = operators(target).get(op)
     if versions is None:
         return None
-    return {int(version): [_kernel(written) for written in written_all] for version, written_all in versions.items()}
+    return {int(version): [_kernel(written) for written in row[1:]] for version, row in versions.items()}
 
 
 def _kernel(written: dict[str, str]) -> Kernel:
@@ -90,21 +93,39 @@ def has_kernel(target: str, op: str, opset: int, types: Types) -> bool:
     return any(all(types[v] in kernel[v] for v in types if v in kernel) for kernel in versions[version])
 
 
+Variables = Sequence[str | None]
+
+
 @functools.cache
-def variables(
-    op: str, opset: int, n_inputs: int, n_outputs: int
-) -> tuple[Sequence[str | None], Sequence[str | None]] | None:
+def variables(target: str, op: str, opset: int, n_inputs: int, n_outputs: int) -> tuple[Variables, Variables] | None:
     """The type variable of each input and output of a node: None where the dtype is fixed or free for each alone.
 
     The whole is None for an operator that this opset does not have.
     """
+    sides = _signature(target, op, opset)
+    if sides is None:
+        return None
+    inputs, outputs = sides
+    return _for_each(inputs, n_inputs), _for_each(outputs, n_outputs)
+
+
+def _signature(target: str, op: str, opset: int) -> tuple[Variables, Variables] | None:
+    versions = operators(target).get(op, {}) if target in TABLES else {}
+    version = max((v for v in map(int, versions) if v <= opset), default=None)
+    if version is not None:
+        inputs, _, outputs = versions[str(version)][0].partition(">")
+        return [None if v == "-" else v for v in inputs.split()], [None if v == "-" else v for v in outputs.split()]
     if not defs.has(op, opset):
         return None
     schema = defs.get_schema(op, opset)
     names = {c.type_param_str for c in schema.type_constraints}
 
-    def of(formals: Sequence[defs.OpSchema.FormalParameter], count: int) -> list[str | None]:
-        padded = [*formals, *[formals[-1]] * (count - len(formals))] if formals else []
-        return [f.type_str if f.type_str in names else None for f in padded[:count]]
+    def of(formals: Sequence[defs.OpSchema.FormalParameter]) -> Variables:
+        return [f.type_str if f.type_str in names else None for f in formals]
 
-    return of(schema.inputs, n_inputs), of(schema.outputs, n_outputs)
+    return of(schema.inputs), of(schema.outputs)
+
+
+def _for_each(formals: Variables, count: int) -> Variables:
+    """Of an operator with any number of operands, the last formal one stands for them all."""
+    return [*formals, *[formals[-1]] * (count - len(formals))][:count] if formals else []

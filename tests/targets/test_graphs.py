@@ -254,6 +254,14 @@ PACKED = {"f4e2m1", "f6e2m3", "f6e3m2", "f8e8m0", "i2", "u2"}  # not even a Cast
 
 
 @pytest.mark.parametrize("opset", range(17, 27))
+def test_the_table_has_the_type_variables_of_the_standard(opset: int) -> None:
+    for op in table.operators("onnxruntime"):
+        for count in (1, 2, 3, 7):
+            in_standard = table.variables("onnx", op, opset, count, count)
+            assert table.variables("onnxruntime", op, opset, count, count) == in_standard, op
+
+
+@pytest.mark.parametrize("opset", range(17, 27))
 def test_every_operator_and_dtype_has_a_plan(opset: int) -> None:
     names = {f"tensor({t.name.lower()})": t for t in ir.DataType if t and t.short_name()[0] not in "sc"}
     for op in table.operators("onnxruntime"):
