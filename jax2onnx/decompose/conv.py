@@ -1,4 +1,4 @@
-"""Convolutions of integers as matrix products: ONNX's Conv is for floats only."""
+"""Convolutions that ONNX's Conv does not have: of integers (matrix products), and in a symbolic number of groups."""
 
 from __future__ import annotations
 
@@ -11,14 +11,63 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
 
 
-def _is_integer(avals: Sequence[Any], params: Any) -> bool:
-    return not jnp.issubdtype(avals[0].dtype, jnp.inexact)
+def _is_no_conv(avals: Sequence[Any], params: Any) -> bool:
+    groups = params["feature_group_count"], params["batch_group_count"]
+    return not all(isinstance(g, int) for g in groups) or not jnp.issubdtype(avals[0].dtype, jnp.inexact)
 
 
-@decomposes(lax.conv_general_dilated_p, when=_is_integer)
+@decomposes(lax.conv_general_dilated_p, when=_is_no_conv)
+def conv(lhs: jax.Array, rhs: jax.Array, **params: Any) -> jax.Array:
+    """Of integers, or in groups whose number is symbolic."""
+    if jnp.issubdtype(lhs.dtype, jnp.inexact):
+        return conv_by_groups(lhs, rhs, **params)
+    return conv_as_matmul(lhs, rhs, **params)
+
+
+def conv_by_groups(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    dimension_numbers: Any,
+    feature_group_count: Any,
+    batch_group_count: Any,
+    **params: Any,
+) -> jax.Array:
+    """One convolution after the other, as when images and kernels are mapped over at once: gradients of each example.
+
+    Groups do not know of each other, so that as many as are known to be neighbours (C in C * B) are one convolution.
+    """
+    lhs_spec, rhs_spec, out_spec = dimension_numbers
+    name = "feature_group_count" if isinstance(batch_group_count, int) else "batch_group_count"
+    groups = feature_group_count if name == "feature_group_count" else batch_group_count
+    together = math.gcd(*(factor for _, factor in compat.dims.dim_terms(groups)))
+    counts = {"feature_group_count": 1, "batch_group_count": 1, name: together}
+    parts = groups // together
+
+    def convolve(parts: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return lax.conv_general_dilated_p.bind(*parts, dimension_numbers=dimension_numbers, **counts, **params)
+
+    split = lhs_spec[1 if name == "feature_group_count" else 0]
+    mapped = lax.map(convolve, (_split(lhs, split, parts), _split(rhs, rhs_spec[0], parts)))
+    return _joined(mapped, out_spec[1])
+
+
+def _split(x: jax.Array, axis: int, parts: Any) -> jax.Array:
+    """(parts, ...) of an axis whose size is a multiple of `parts`."""
+    shape = (*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x.reshape(shape), axis, 0)
+
+
+def _joined(x: jax.Array, axis: int) -> jax.Array:
+    """The inverse of `_split`."""
+    shape = x.shape[1:]
+    return jnp.moveaxis(x, 0, axis).reshape(*shape[:axis], x.shape[0] * shape[axis], *shape[axis + 1 :])
+
+
 def conv_as_matmul(
     lhs: jax.Array,
     rhs: jax.Array,

@@ -1,6 +1,7 @@
 """Convolution: `conv_general_dilated` in every layout becomes Conv or ConvTranspose between transposes.
 
-Integer convolutions, which ONNX's Conv does not have, are rewritten as matrix products in `decompose/conv.py`.
+Convolutions of integers and in a symbolic number of groups, which ONNX's Conv does not have, are rewritten in
+`decompose/conv.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from jax import lax
 
 from jax2onnx import compat
 from jax2onnx.dimensions import is_static
-from jax2onnx.errors import UnsupportedError
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.registry import lowers
 from jax2onnx.lower.shape import pad
@@ -47,11 +47,6 @@ def conv_general_dilated(
     if _is_empty(shape) or _is_empty(kernel.shape[1:]) or _is_empty(x.shape):
         return g.full(aval.shape, 0, aval.dtype)
     groups = feature_group_count
-    if not isinstance(groups, int):
-        raise UnsupportedError(
-            f"A convolution in {groups} groups, which is a symbolic dimension, as when it is mapped over images and "
-            "kernels at once: give that dimension a fixed size."
-        )
     if batch_group_count > 1:
         x, groups = _groups_of_batch_as_features(g, x, batch_group_count), batch_group_count
     spatial = len(window_strides)

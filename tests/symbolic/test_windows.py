@@ -78,6 +78,20 @@ def test_grouped_and_one_dimensional_convolutions():
     check_at_sizes(f, IMAGE, constraints=["W >= 3"], sizes=SMALL, rtol=1e-5, atol=1e-5)
 
 
+def test_convolutions_of_each_image_with_its_own_kernel():
+    """So are the gradients of a kernel for each image; of a depthwise one, groups of the batch are mapped over."""
+
+    def f(x, kernels):
+        conv = lambda x, k, **kw: lax.conv_general_dilated(x, k, (1, 2), "SAME", dimension_numbers=NHWC, **kw)  # noqa: E731
+        own = jax.vmap(lambda x, k: conv(x[None], k))(x, kernels)
+        loss = lambda k, x: jnp.sum(jnp.sin(conv(x[None], k, feature_group_count=3)))  # noqa: E731
+        each = jax.vmap(jax.grad(loss), (None, 0))(floats(2, 3, 1, 6), x)
+        signals = jax.vmap(jax.vmap(jnp.convolve))(x[:, :2, :, 0], kernels[:, :, 0, 0])
+        return own, each, signals
+
+    check_at_sizes(f, "f32[B,4,5,3]", "f32[B,2,3,3,4]", sizes=[{"B": 3}, {"B": 1}], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("padding", ["SAME", "VALID", [(2, 3), (1, 2)]])
 def test_transposed_convolution(padding):
     def f(x):
