@@ -92,12 +92,14 @@ def check_emit_options(
 
 def check_output_path(path: str | os.PathLike[str]) -> None:
     """Raise `InputError` if a model cannot be written to `path`. Leaves no trace."""
-    name = os.fspath(path)
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    if not isinstance(name, str) or "\0" in name:
+        raise InputError(f"output_path is {path!r}; it is a string or a pathlib.Path.")
     if not name:
         raise InputError("output_path is empty.")
     target = os.path.realpath(name)
     folder = os.path.dirname(target)
-    if os.path.isdir(target):
+    if os.path.isdir(target) or not os.path.basename(name):  # realpath takes "new/" for "new"
         raise InputError(f"Cannot write to {name!r}: it is a folder; give the name of a file in it.")
     if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
         raise InputError(f"Cannot write to {name!r}: it is not a regular file.")

@@ -89,7 +89,8 @@ def assign(description: Any, tree: Any) -> dict[str, Any]:
         chosen = [(child, parts[key]) for key, child in pairs]
     else:
         if not isinstance(tree, tuple | list) or len(tree) != len(children):
-            raise ValueError(f"expected a {kind} of {len(children)}, got {type(tree).__name__}")
+            got = f" of {len(tree)}" if isinstance(tree, tuple | list) else ""
+            raise ValueError(f"expected a {kind} of {len(children)}, got a {type(tree).__name__}{got}")
         chosen = list(zip(children, tree, strict=True))
     result: dict[str, Any] = {}
     for child, value in chosen:

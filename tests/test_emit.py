@@ -259,6 +259,9 @@ def test_bad_paths(tmp_path: Path) -> None:
     bad = {
         "": "empty",
         str(tmp_path): "is a folder",
+        f"{tmp_path}/new/": "is a folder",
+        "m\0": "it is a string",
+        3: "it is a string",
         str(tmp_path / "no" / "m.onnx"): "does not exist",
         str(tmp_path / "file" / "m.onnx"): "does not exist",
         os.devnull: "not a regular file",
