@@ -22,6 +22,7 @@ _CONSTANT = re.compile(
 _QUOTIENT = re.compile(r"\b(floordiv|mod)\(")
 _CUT_OFF = re.compile(r"\b(min|max)\((?:(\d+), ([^(),]+)|([^(),]+), (\d+))\)")
 _PADS = "(low, high)"  # how JAX says what it wants, not what it got
+_SHAPE = re.compile(r"[\w\s,()+*^-]*")  # "= 2" and "float32[H]" are none
 _SLICE_OF_NUMPY_ARRAY = "slice indices must be integers"
 
 # What to write for each outcome of a comparison; JAX's constraints have no strict inequalities.
@@ -37,9 +38,9 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes its messages for termin
 
 def is_about_dimensions(error: Exception, *, some_are_symbolic: bool) -> bool:
     """Whether a symbolic dimension was used as an int, as in `range(x.shape[0])`, or may be larger than a table, or
-    whether shapes do not fit only because of one."""
+    whether shapes do not fit only because of one, or JAX says in words of its own that it could not decide."""
     text = str(error)  # JAX's class is not public, and Python says no more
-    if "_DimExpr" in text:
+    if "_DimExpr" in text or isinstance(error.__cause__, Inconclusive):
         return True
     if not some_are_symbolic:
         return False
@@ -50,7 +51,8 @@ def is_about_dimensions(error: Exception, *, some_are_symbolic: bool) -> bool:
 
 def _different_sizes(text: str) -> tuple[str, str] | None:
     """The first two sizes in an error about two shapes that differ, if one of them is symbolic."""
-    shapes = [shape for shape in map(_entries, _in_parentheses(text.replace(_PADS, ""))) if shape]
+    inside = _in_parentheses(text.replace(_PADS, ""))
+    shapes = [shape for shape in map(_entries, filter(_SHAPE.fullmatch, inside)) if shape]
     for a, b in itertools.pairwise(shapes):
         different = [pair for pair in zip(a, b, strict=False) if pair[0] != pair[1] and "1" not in pair]
         if len(a) == len(b) and different and all(any(map(str.isalpha, x + y)) for x, y in different):
@@ -108,9 +110,11 @@ def _advice(reason: str) -> str:
         return "A NumPy array or a list cannot be cut at a symbolic dimension: make it one of JAX by jnp.asarray."
     if match := _CUT_OFF.search(reason):
         number, dimension = match[2] or match[5], match[3] or match[4]
-        constraint = f"{dimension} {'<=' if match[1] == 'min' else '>='} {number}"
+        signs = ("<=", ">=") if match[1] == "min" else (">=", "<=")
+        one, other = (f"{dimension} {sign} {number}" for sign in signs)
         return (
-            f'{match[0]} is {dimension} only if {constraint}: if that always holds, add constraints=["{constraint}"].'
+            f"{match[0]} is {dimension} if {one}, and {number} if {other}: if it is the first that always holds, add "
+            f'constraints=["{one}"], if it is the second, constraints=["{other}"].'
         )
     if different := _different_sizes(reason):
         return (

@@ -82,6 +82,9 @@ def test_a_dimension_that_may_be_larger_than_a_table():
     assert "test_errors.py" in message and "min(8, T)" in message and 'constraints=["T <= 8"]' in message
     allowed = [{"B": 2, "T": n} for n in (1, 3, 8)]
     check_at_sizes(positions, "f32[B,T,4]", constraints=["T <= 8"], sizes=allowed)
+    first = lambda x: x[:8] + table  # noqa: E731
+    assert 'if it is the second, constraints=["T >= 8"]' in message_of(first, "f32[T,4]")
+    check_at_sizes(first, "f32[T,4]", constraints=["T >= 8"], sizes=[{"T": 8}, {"T": 9}])
 
 
 def test_a_decomposition_names_the_constraint_that_decides_it():
@@ -308,6 +311,14 @@ def test_the_line_is_neither_a_librarys_nor_pythons():
 def test_sizes_that_are_different(shapes):
     with pytest.raises(TypeError, match="incompatible shapes"):  # no constraint would help
         jax2onnx.to_onnx(lambda x, y: x + y, list(shapes))
+
+
+def test_what_is_in_parentheses_may_be_no_shape():
+    message = message_of(lambda x: jnp.pad(x, (2, 1), mode="reflect"), "f32[H]")
+    assert "padding length (= 2)" in message and "Say what you know" in message and "different sizes" not in message
+    other_dtype = lambda x: lax.reduce((x, x), (1.0, jnp.int8(0)), lambda a, b: a, (0,))  # noqa: E731
+    with pytest.raises(TypeError, match="dtypes should match"):
+        jax2onnx.to_onnx(other_dtype, ["f32[H]"])
 
 
 @pytest.mark.parametrize("fn", [lambda x: lax.associative_scan(jnp.add, x), lambda x: jax.scipy.signal.convolve(x, x)])
