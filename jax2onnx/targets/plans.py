@@ -105,11 +105,13 @@ def plan_for(
 
 def no_kernel(target: str, operation: str, opset: int, dtypes: Iterable[ir.DataType | None]) -> UnsupportedError:
     """The error for a node that cannot be run."""
-    names = sorted({dtype.name.lower() for dtype in dtypes if dtype is not None})
+    names = " and ".join(sorted({dtype.name.lower() for dtype in dtypes if dtype is not None}))
+    start, way_out = f"{target} has no kernel for {operation}", "export for another runtime with target='onnx'"
+    if target == table.STANDARD:
+        start, way_out = f"ONNX does not allow {operation}", "choose a later opset"
     return UnsupportedError(
-        f"{target} has no kernel for {operation} with {' and '.join(names)} (opset {opset}), and no other dtype gives"
-        " exactly the same result. Convert to another dtype in the program, or export for another runtime with"
-        " target='onnx'."
+        f"{start} with {names} (opset {opset}), and no other dtype gives exactly the same result. Convert to another"
+        f" dtype in the program, or {way_out}."
     )
 
 

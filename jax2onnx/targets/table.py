@@ -27,7 +27,12 @@ Types = Mapping[str, ir.DataType]
 
 Kernel = dict[str, frozenset[ir.DataType]]
 
+Variables = Sequence[str | None]
+
 TABLES = {"onnxruntime": "onnxruntime_cpu.json"}
+
+STANDARD = "onnx"
+"""The target whose table is the schemas of the operators: which dtypes they allow."""
 
 
 # Kernels that load but fail or compute something else (FACTS.md), by operator (with its mode) and dtype.
@@ -77,13 +82,15 @@ def _kernel(written: dict[str, str]) -> Kernel:
 
 def supports(target: str, op: str, opset: int, types: Types, mode: str = "") -> bool:
     """Whether the runtime has a right kernel for `op` of that opset with these dtypes (yes, if it is not listed)."""
-    if not WRONG[target].get(f"{op}:{mode}" if mode else op, frozenset()).isdisjoint(types.values()):
-        return False
-    return has_kernel(target, op, opset, types)
+    wrong = WRONG.get(target, {}).get(f"{op}:{mode}" if mode else op, frozenset())
+    return wrong.isdisjoint(types.values()) and has_kernel(target, op, opset, types)
 
 
 def has_kernel(target: str, op: str, opset: int, types: Types) -> bool:
     """Whether the runtime has a kernel for `op`, right or wrong."""
+    if target == STANDARD:
+        allowed = standard(op, opset)
+        return all(types[v] in allowed[v] for v in types if v in allowed)
     versions = kernels(target, op)
     if versions is None:
         return True
@@ -93,7 +100,14 @@ def has_kernel(target: str, op: str, opset: int, types: Types) -> bool:
     return any(all(types[v] in kernel[v] for v in types if v in kernel) for kernel in versions[version])
 
 
-Variables = Sequence[str | None]
+@functools.cache
+def standard(op: str, opset: int) -> Kernel:
+    """The dtypes that the standard allows for each type variable of an operator that this opset has."""
+    known = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
+    constraints = defs.get_schema(op, opset).type_constraints
+    return {
+        c.type_param_str: frozenset(known[text] for text in c.allowed_type_strs if text in known) for c in constraints
+    }
 
 
 @functools.cache

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import defs
 
+import jax2onnx
 from jax2onnx import runtime
 from jax2onnx.errors import InputError, UnsupportedError
 from jax2onnx.targets import double, integers, lacks, legalize, reductions, table, windows
 from jax2onnx.targets.carriers import MODE, MODE_DEFAULT
 from jax2onnx.targets.plans import plan_for
-from tests.helpers import calls
+from tests.helpers import calls, check
 from tests.targets.graphs import chain_model
 from tests.targets.one_node import BF16, F16, F32, checked, hard, mild, value
 
@@ -211,6 +214,17 @@ def test_the_standard_is_left_alone() -> None:
     model = chain_model([("Add", "x", "x")], {"x": hard(BF16)})
     legalize(model, "onnx")
     assert ops(model) == ["Add"]
+
+
+def test_the_standard_does_not_allow_all_dtypes() -> None:
+    """Not small integers in products and sums, nor float8 in anything: ONNX itself computes in other dtypes then."""
+    x = np.arange(-60, 60, dtype=np.int8).reshape(8, 15)
+    sums = lambda x: (x @ x.T, jnp.cumsum(x, 0, dtype=x.dtype), jnp.sum(x, 1, dtype=x.dtype))  # noqa: E731
+    check(sums, x, target="onnx", opset=17)
+    check(lambda x: (x.max(0), x[:, ::-1]), x.astype(np.uint16), target="onnx")
+    check(lambda x: (x[1:] * x[:-1], x.T, x > 2), x.astype(ml_dtypes.float8_e5m2), target="onnx")
+    with pytest.raises(UnsupportedError, match=r"ONNX does not allow Mul with float.*opset 18\).*a later opset"):
+        jax2onnx.to_onnx(lambda x: x * 2, [x.astype(ml_dtypes.float8_e5m2)], target="onnx", opset=18)
 
 
 def test_unknown_target() -> None:
