@@ -152,10 +152,12 @@ def hermitian(a: Array, lower: bool) -> Array:
 def power_of_two(x: Array) -> Array:
     """A power of two within a factor of two of each positive x, and 1 where x is 0 or not finite.
 
-    Dividing by it is exact, and keeps the squares in a norm from overflowing or vanishing.
+    Dividing by it is exact, and keeps the squares in a norm from overflowing or vanishing. The logarithm of the largest
+    numbers is rounded up, to that of no number, and the powers near the smallest ones may be taken for 0.
     """
-    usable = (x > 0) & (x < np.inf)
+    usable, limits = (x > 0) & (x < np.inf), jnp.finfo(x.dtype)
     exponent = jnp.floor(jnp.log2(jnp.where(usable, x, 1)))
+    exponent = jnp.clip(exponent, limits.minexp, limits.maxexp - 1)
     return lax.pow(jnp.full_like(x, 2), exponent)
 
 

@@ -73,3 +73,12 @@ def test_the_signs_of_lapack():
     drawn = random(200, 2, 2)
     for a in (whole.astype(np.float32), (drawn + drawn.mT).astype(np.float32)):
         check(jnp.linalg.eigh, a, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_numbers_are_finite_and_the_smallest_are_numbers(dtype):
+    limits = np.finfo(dtype)
+    for n in (2, 3, 4):
+        a = np.array([1, -0.5, 0.75, 0.25][:n]) * np.eye(n)
+        check(jnp.linalg.eigvalsh, (a * limits.max).astype(dtype), rtol=1e-5)
+        check(jnp.linalg.eigvalsh, (a * limits.smallest_subnormal * 8).astype(dtype), atol=limits.tiny)
