@@ -56,9 +56,10 @@ class _Convolved(NamedTuple):
         """Their axis."""
         return 1 if self.perm is None else -1 % len(self.perm)
 
-    def can_be_scaled(self) -> bool:
-        """Are its channels along one axis of the kernel?"""
-        return self.node.op_type == "Conv" or attribute(self.node, "group", 1) == 1
+    def can_be_scaled(self, factor: np.ndarray) -> bool:
+        """Are its channels along one axis of the kernel, which can be multiplied by these numbers?"""
+        is_along = self.node.op_type == "Conv" or attribute(self.node, "group", 1) == 1
+        return is_along and fold.can_be_scaled(self.node.inputs[1], factor)
 
     def replaced(self, r: Rewriter, *operands: ir.Value | None, like: ir.Value) -> ir.Value:
         """The same of a convolution of these operands."""
@@ -84,7 +85,7 @@ def _is_known(value: ir.Value | None) -> bool:
 
 
 class _Step(NamedTuple):
-    """A number for each channel that is added, subtracted, multiplied by or divided by."""
+    """A number for each channel that is added, subtracted, or multiplied by."""
 
     op_type: str
     numbers: np.ndarray
@@ -100,8 +101,14 @@ def _step(node: ir.Node | None, value: ir.Value, convolved: _Convolved) -> _Step
         if node.inputs[i] is not value or source is None:
             continue
         numbers = _per_channel(source, convolved.channels(), value)
-        if numbers is not None and (node.op_type in ("Add", "Sub") or convolved.can_be_scaled()):
+        if numbers is None:
+            return None
+        if node.op_type in ("Add", "Sub"):
             return _Step(node.op_type, numbers, source)
+        with np.errstate(divide="ignore"):
+            factor = 1 / numbers if node.op_type == "Div" else numbers
+        if convolved.can_be_scaled(factor):
+            return _Step("Mul", factor, source)
     return None
 
 
@@ -139,9 +146,8 @@ def _with_steps(r: Rewriter, convolved: _Convolved, steps: list[_Step], y: ir.Va
             shift = -numbers if op_type == "Sub" else numbers
             bias, source = shift if bias is None else bias + shift, source or origin
         else:
-            factor = 1 / numbers if op_type == "Div" else numbers
-            bias = bias * factor if bias is not None else None
-            scale = factor if scale is None else scale * factor
+            bias = bias * numbers if bias is not None else None
+            scale = numbers if scale is None else scale * numbers
     if scale is not None and kernel is not None:
         kernel = scaled_kernel(r, kernel, scale, axis=0 if conv.op_type == "Conv" else 1)
     return convolved.replaced(r, x, kernel, *([] if bias is None else [r.moved(bias, source)]), like=y)

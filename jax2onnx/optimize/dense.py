@@ -28,8 +28,6 @@ rewrites = RULES.rewrites
 
 PRODUCTS = ("MatMul", "Gemm")
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-LARGEST = 1 << 22
-"""Larger matrices are not read before the file is written."""
 MOST_STEPS = 8
 """How many nodes are looked at between a product and the Transpose of its result."""
 
@@ -124,9 +122,10 @@ def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
     dense = _dense(found[0]) if found is not None else None
     if found is None or dense is None or dims(found[0]) != dims(y) or not _is_ordinary(found[1]):
         return None
-    if (found[1] == found[1][0]).all() and abs(np.frexp(found[1][0])[0]) != 0.5:
-        return None
     factor = (1 / found[1] if node.op_type == "Div" else found[1]).astype(found[1].dtype)
+    is_rounded = (found[1] == found[1][0]).all() and abs(np.frexp(found[1][0])[0]) != 0.5
+    if is_rounded or not fold.can_be_scaled(dense.w, factor):
+        return None
     return dense.written(r, fold.scaled(r, dense.w, factor), None if dense.bias is None else dense.bias * factor, y)
 
 
@@ -134,7 +133,9 @@ def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def scale_rows(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x * k + c) @ w = x @ (k * w) + c @ w, also of (x - mean) * k + c, if x was rounded as well (`is_sum`)."""
     a, w, *rest = node.inputs
-    if a is None or w is None or not _takes_rows(node, a) or a.dtype not in FLOATS or likely_size(dims(w)) > LARGEST:
+    if a is None or w is None or not _takes_rows(node, a) or a.dtype not in FLOATS:
+        return None
+    if likely_size(dims(w)) > fold.LARGEST:
         return None
     shifted = _operand_and_row_of(a, "Add")
     scaled = _operand_and_row_of(shifted[0], "Mul") if shifted is not None else None
@@ -147,7 +148,10 @@ def scale_rows(r: Rewriter, node: ir.Node) -> ir.Value | None:
     shift = with_mean(shifted[1], mean, factor)
     if shift is None or not is_sum(x):
         return None
-    bias = (shift @ matrix + known).astype(matrix.dtype)
+    with np.errstate(invalid="ignore"):
+        bias = (shift @ matrix + known).astype(matrix.dtype)
+    if not np.isfinite(bias).all() or not fold.can_be_scaled(w, factor):
+        return None
     product = r.op("MatMul", x, fold.scaled(r, w, factor[:, None]), like=node.outputs[0])
     return r.op("Add", product, r.moved(bias, rest[0] if rest else shifted[2]), like=node.outputs[0])
 

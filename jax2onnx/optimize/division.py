@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.optimize import fold
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
-from jax2onnx.optimize.queries import KNOWN, aligned_dims, constant, dims, producer, scalar
+from jax2onnx.optimize.queries import KNOWN, aligned_dims, constant, dims, only_user, producer, scalar
 
 LAST = RuleSet()
 """Formulas have quotients."""
@@ -59,11 +60,28 @@ def scale_doubles_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x = next((x for x, factor in (node.inputs, node.inputs[::-1]) if scalar(factor) is not None), None)
     if x is None or y.dtype != ir.DataType.DOUBLE or dims(x) != dims(y) or not (_is_product(x) or _is_multiplied(y)):
         return None
-    axis = r.const([0], np.int64)
+    return _apart(r, node, x)
+
+
+@LAST.rewrites("Mul", given=some(KNOWN), needs=("Conv",))
+def scale_counts_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """ONNX Runtime makes a factor a part of the kernel before it, also of one that a program may count on."""
+    for x, factor in (node.inputs, node.inputs[::-1]):
+        conv, numbers = producer(x, "Conv"), constant(factor)
+        kernel = conv.inputs[1] if conv is not None else None
+        if x is None or kernel is None or kernel.const_value is None or numbers is None or only_user(x) is None:
+            continue
+        return None if fold.can_be_scaled(kernel, numbers) else _apart(r, node, x)
+    return None
+
+
+def _apart(r: Rewriter, node: ir.Node, x: ir.Value) -> ir.Value:
+    """A node with something between it and its operand x, so that ONNX Runtime does not make them one."""
+    y, axis = node.outputs[0], r.const([0], np.int64)
     apart = r.op("Unsqueeze", x, axis, like=x, shape=[1, *dims(x)])
     operands = [apart if operand is x else operand for operand in node.inputs]
-    scaled = r.op(node.op_type, *operands, like=y, shape=[1, *dims(y)], **values_of(node))
-    return r.op("Squeeze", scaled, axis, like=y)
+    result = r.op(node.op_type, *operands, like=y, shape=[1, *dims(y)], **values_of(node))
+    return r.op("Squeeze", result, axis, like=y)
 
 
 def _is_product(x: ir.Value) -> bool:

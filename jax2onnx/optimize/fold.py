@@ -176,6 +176,37 @@ def rearranged(
     return r.tensor(tensor, key=(id(source), *key), name=weight.meta.get(NAME))
 
 
+COUNTING_BITS = 16
+FIRST = 1024
+LARGEST = 1 << 22
+"""Larger weights are not read before the file is written."""
+
+
+def can_be_scaled(weight: ir.Value | None, factor: np.ndarray) -> bool:
+    """Can a weight be multiplied by known numbers, instead of what is computed with it?
+
+    Not if the program may count on that: sums of products with whole numbers (or with multiples of another number) are
+    exact, and then so are quotients that are whole, as in floor(bits @ powers / 3), unless they are rounded before.
+    """
+    if weight is None or not np.isfinite(factor).all():
+        return False
+    if (abs(np.frexp(factor)[0]) == 0.5).all():
+        return True
+    tensor = weight.const_value
+    return tensor is not None and (tensor.size > LARGEST or not _are_whole(tensor.numpy()))
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    """Are these multiples of one number, by integers of few bits, and not all 0?"""
+    largest = abs(numbers.flat[:FIRST]).max(initial=0)
+    if numbers.size > FIRST and (largest == 0 or _are_whole(numbers.flat[:FIRST])):
+        largest = abs(numbers).max()
+    elif numbers.size > FIRST:
+        return False
+    unit = np.ldexp(np.ones((), numbers.dtype), np.frexp(largest)[1] - COUNTING_BITS)
+    return bool(largest > 0 and (numbers % unit == 0).all())
+
+
 def scaled(r: Rewriter, weight: ir.Value, factor: np.ndarray) -> ir.Value:
     """A weight times known numbers, multiplied when it is written."""
     tensor = weight.const_value

@@ -45,7 +45,8 @@ def test_what_a_program_counts_on_is_not_rounded():
     """Bits times powers of two, divided by a number that is none: a quotient that is whole is not just below that."""
     powers = (2.0 ** np.arange(8)).astype(np.float32)[:, None] * np.array([1, 3], np.float32)
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
-    for divisor in (3, 7, 2, np.float32(1e-36), np.array([1e-35, 1e35], np.float32)):
+    divisors = (3, 7, 2, np.float32(1e-36), np.float32([1e-35, 1e35]), np.float32([3, 49]))
+    for divisor in divisors:
         check(lambda x, divisor=divisor: jnp.floor(x @ powers / divisor), bits, rtol=0, atol=0)
 
 
@@ -63,6 +64,8 @@ def test_batch_normalization_before_a_dense_layer_is_in_the_layer():
     model = check(lambda x: normalized(jax.nn.relu(x)) @ w, drawn(4, 32), **CLOSE)
     assert operators(model) == ["Relu", "Sub", "Mul", "Add", "MatMul"]
     check(lambda x: ((x @ W + 1000) - (MEAN + 1000)) * SCALE @ w, drawn(4, 8), rtol=1e-3, atol=1e-3)
+    infinite = np.where(w > 1, np.float32(np.inf), w)
+    check(lambda x: normalized(jax.nn.relu(x @ W + B)) @ infinite, drawn(4, 8), **CLOSE)
     model = check(lambda x: normalized(jax.nn.relu(x @ W + 1000) - 1000) @ w, drawn(4, 8), rtol=1e-3, atol=1e-3)
     assert "Sub" in operators(model)  # of so large a mean digits would get lost
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import lax
 
 from tests.helpers import check, check_run
 
@@ -112,3 +113,20 @@ def test_zero_is_nothing_to_add() -> None:
         assert [node.op_type for node in check(fn, x).graph.node] == ["Div"]
     check(lambda x: x + 0.0, np.float32(2))
     check(lambda x: jnp.zeros((2, 4)) + x, x)
+
+
+@pytest.mark.parametrize("batch", [2, "B"])
+def test_counts_of_convolutions_are_divided_behind_them(batch):
+    """What is whole is not just below that: sums of whole numbers are exact, and not those of their thirds."""
+    kernel = np.ones((1, 1, 3, 3), np.float32)
+    each = np.float32([3, 7, 49]).reshape(3, 1, 1)
+    pixels = np.random.default_rng(0).integers(0, 2, (2, 1, 12, 12)).astype(np.float32)
+    pixels[:, :, :6] = 1
+
+    def fn(x):
+        count = lax.conv(x, kernel, (1, 1), "SAME")
+        columns = lax.conv(x, kernel * each[..., None], (1, 1), "SAME")
+        return [jnp.floor(count / 3), count * np.float32(1 / 9) >= 1, jnp.floor(columns / each + 1), columns / 4]
+
+    model = check(fn, pixels, dims=[(batch, 1, 12, 12)], rtol=0, atol=0)
+    assert [node.op_type for node in model.graph.node].count("Mul") == 3
