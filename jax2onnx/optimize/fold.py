@@ -177,7 +177,9 @@ def rearranged(
 
 
 COUNTING_BITS = 16
+"""Of whole numbers with more, few can be summed exactly."""
 FIRST = 1024
+"""How many numbers of a weight are looked at to find that they are not whole, as hardly any are."""
 LARGEST = 1 << 22
 """Larger weights are not read before the file is written."""
 
@@ -198,13 +200,14 @@ def can_be_scaled(weight: ir.Value | None, factor: np.ndarray) -> bool:
 
 def _are_whole(numbers: np.ndarray) -> bool:
     """Are these multiples of one number, by integers of few bits, and not all 0?"""
-    largest = abs(numbers.flat[:FIRST]).max(initial=0)
-    if numbers.size > FIRST and (largest == 0 or _are_whole(numbers.flat[:FIRST])):
-        largest = abs(numbers).max()
-    elif numbers.size > FIRST:
+    some = numbers.flat[:FIRST]
+    if numbers.size > FIRST and some.any() and not _are_whole(some):
         return False
-    unit = np.ldexp(np.ones((), numbers.dtype), np.frexp(largest)[1] - COUNTING_BITS)
-    return bool(largest > 0 and (numbers % unit == 0).all())
+    largest = abs(numbers).max(initial=0)
+    if not 0 < largest < np.inf:
+        return False
+    unit = np.ldexp(1.0, int(np.frexp(largest)[1]) - COUNTING_BITS)
+    return bool((numbers.astype(np.float64) % unit == 0).all())
 
 
 def scaled(r: Rewriter, weight: ir.Value, factor: np.ndarray) -> ir.Value:
