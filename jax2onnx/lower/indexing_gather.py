@@ -162,8 +162,8 @@ def _form(w: Windows) -> Any:
         return _merged_axes
     leading = (*w.batched, *w.moving) == tuple(range(len(w.batched) + len(w.moving)))
     leading = leading and all(w.batching[a] == a for a in w.batched)
-    row = w.shape[len(w.batched) + 1 :]
-    if leading and len(w.moving) == 1 and not _has_windows(w) and _by_elements(row, w.batch):
+    row = w.shape[len(w.batched) + len(w.moving) :]
+    if leading and not _has_windows(w) and is_static([w.shape[a] for a in w.moving[1:]]) and _by_elements(row, w.batch):
         return _short_rows
     if leading and is_small_grid(w, coordinates(w.moving)):
         return _leading_axes
@@ -239,13 +239,16 @@ def _elements_along_axis(g: Builder, w: Windows, x: Val, start: Ints) -> Labelle
 
 def _short_rows(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:
     """An index for each of many short rows, in each of several tables: GatherElements."""
-    depth = len(w.batched)
-    tables, row = x.shape[:depth], x.shape[depth + 1 :]
-    index = _elements_of_rows(g, g.squeeze(as_val(g, start), [len(w.batch)]), product(row))
+    depth, behind = len(w.batched), len(w.batched) + len(w.moving)
+    tables, row = x.shape[:depth], x.shape[behind:]
+    alone = dataclasses.replace(w, batching={})  # the operator itself goes along the tables
+    index = as_val(g, positions(g, alone, start, strides(w.shape, w.moving)))
+    index = g.reshape(index, w.batch)
+    index = _elements_of_rows(g, index, product(row))
     index = g.reshape(index, (*tables, product(index.shape[depth:])))
-    table = g.reshape(x, (*tables, x.shape[depth] * product(row)))
+    table = g.reshape(x, (*tables, product(x.shape[depth:])))
     found = g.reshape(g.GatherElements(table, index, axis=depth), (*w.batch, *row))
-    return found, [*w.batch_axes, *range(depth + 1, x.rank)]
+    return found, [*w.batch_axes, *range(behind, x.rank)]
 
 
 def _leading_axes(g: Builder, w: Windows, x: Val, start: Ints) -> Labelled:

@@ -71,6 +71,18 @@ def test_short_rows_of_several_tables(width: int, count: int) -> None:
     check(jax.vmap(lambda x, i: x[i], (0, 1)), tables[0], index[0].swapaxes(0, 1), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("channels", [(), (1,), (8,)])
+@pytest.mark.parametrize("mode", ["clip", "fill"])
+def test_pixels_of_several_images(channels: tuple[int, ...], mode: str) -> None:
+    """Each image at places of its own, as where images are warped: pixels of one number are elements."""
+    images = rng.normal(size=(3, 9, 11, *channels)).astype(np.float32)
+    places = rng.integers(-12, 13, (2, 3, 15, 20)).astype(np.int32)
+    warp = jax.vmap(lambda x, i, j: x.at[i, j].get(mode=mode))
+    model = check(warp, images, *places, rtol=0, atol=0)
+    assert ("GatherND" in operators(model)) == (channels == (8,))
+    check(warp, images, *places, dims=[("B", "H", 11, *channels), ("B", "M", 20), ("B", "M", 20)], rtol=0, atol=0)
+
+
 def test_few_elements_take_few_nodes() -> None:
     model = check(lambda x, i, j: x[i, j], IMAGE[:, :, 0], ROWS[:2, 0], COLUMNS[:2, 0], rtol=0, atol=0)
     assert "GatherND" in operators(model)
