@@ -195,7 +195,8 @@ def optimize(
         counts.update(narrower.counts + _round(model, [*TIDY, *MOVE], around=narrower.surroundings).done)
     if "Softmax" in operators:  # now that it is known which queries are needed
         masked = masked_attention.RULES
-        counts.update(Rewriter(model, [masked, attention.RULES, detours.RULES, *TIDY]).run(start=masked.by_op))
+        around = [attention.RULES, units.RULES, detours.RULES, *TIDY]
+        counts.update(Rewriter(model, [masked, *around]).run(start=masked.by_op))
     order_of_axes = [layout.LAST, channel_norm.LAST, colours.LAST]  # before what depends on it
     counts.update(Rewriter(model, order_of_axes).run())
     rewriter = Rewriter(model, [*LAST, *([] if normalization_mode == "force_decomposed" else [batch_norm.LAST])])

@@ -259,17 +259,28 @@ def _with_operands(
     if set(atoms(keys)) <= set(atoms(labels[-2])):
         first, second = second, first
     k, v, q = origin(second, repeats=True), origin(v, repeats=True), origin(first, repeats=False)
+    if not 0 < np.float32(1.0 if scores.scale is None else scores.scale) < np.inf:
+        return None
     parts = _parts(q, k, v, size[0], value_size, keys, rows)
     if parts is None:
         return None
-    ways = [Attended(q, k, v, y, scores, parts, heads_first) for heads_first in (False, True)]
-    found = min(ways, key=Attended.transposes)
-    sizes, scale = found.sizes(), found.scale()
+    # Several heads that share keys are as good as several queries of one head, and the other way around.
+    other = parts._replace(groups=parts.queries, queries=parts.groups)
+    ways = [Attended(q, k, v, y, scores, p, is_first) for p in (parts, other) for is_first in (False, True)]
+    return min(filter(_is_possible, ways), key=_cost, default=None)
+
+
+def _cost(way: Attended) -> tuple[bool, int]:
+    """For a single query, the kernel reads the keys once for each head: two to three times as slow as for queries."""
+    return bool(way.parts.groups and not way.parts.queries), way.transposes()
+
+
+def _is_possible(way: Attended) -> bool:
+    """Does the operator take the operands in this way?"""
+    sizes = way.sizes()
     if None in sizes.values() or not all(isinstance(sizes[n], int) for n in ("heads", "size", "value_size")):
-        return None
-    if not 0 < np.float32(scale) < np.inf or (parts.groups and needs_transpose(q, found.wanted()[0])):
-        return None
-    return found
+        return False
+    return not (way.parts.groups and needs_transpose(way.q, way.wanted()[0]))
 
 
 def _parts(

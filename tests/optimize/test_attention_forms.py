@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -306,7 +307,10 @@ def test_one_head():
 
 @pytest.mark.parametrize("fill", quick([-INF], [LOWEST, -1e9, -INF]))
 def test_one_step_with_a_cache(fill):
-    """Neither cache is moved or repeated, and what is behind the position in it does not matter."""
+    """Neither cache is moved or repeated, and what is behind the position in it does not matter.
+
+    The heads that share keys are queries of one head, which is faster: so the one query is moved, and the result.
+    """
 
     def fn(q, k, v, keys, values, position):
         keys, values = (
@@ -320,7 +324,10 @@ def test_one_step_with_a_cache(fill):
     after[:, 4:] = NAN
     cases = [(*step, k, values, np.int32(i)) for k, i in ((keys, 2), (after, 0), (after, 3), (after, 9999), (keys, -1))]
     model = check_all(fn, *cases)
-    assert ops(model).count("MaskedAttention") == 1 and not {"Transpose", "Expand"} & set(ops(model))
+    assert ops(model).count("MaskedAttention") == 1 and "Expand" not in ops(model)
+    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info}
+    moved = [math.prod(sizes[n.output[0]]) for n in model.graph.node if n.op_type == "Transpose"]
+    assert moved == [B * H * D] * 2
 
 
 @pytest.mark.parametrize("dims", [None, [("B", "T", H, D), ("B", "P", H, D)]])
@@ -348,6 +355,21 @@ def test_heads_of_queries_as_rows(dims):
 
     model = check_all(fn, (Q,), (HARD,), dims=dims)
     assert ops(model).count("CausalAttention") == 1 and not {"Transpose", "Softmax"} & set(ops(model))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_groups_of_heads_as_rows(masked):
+    """The rows of the scores are the heads that share keys: they are no queries then."""
+
+    def fn(q, k, v):
+        b, t = q.shape[:2]
+        scores = jnp.einsum("btkgh,bskh->btkgs", q.reshape(b, t, K, H // K, D), k) * 0.3
+        scores = jnp.where(jnp.tri(t, dtype=bool)[:, None, None], scores, -1e9) if masked else scores
+        return jnp.einsum("btkgs,bskh->btkgh", jax.nn.softmax(scores, -1), v).reshape(b, t, H * D)
+
+    model = check(fn, HARD, KEYS[:, :, :K], VALUES[:, :, :K], **CLOSE)
+    assert ops(model).count("CausalAttention" if masked else "Attention") == 1
+    assert not {"Transpose", "Softmax"} & set(ops(model))
 
 
 def test_questions_that_take_longer_than_what_they_save():
