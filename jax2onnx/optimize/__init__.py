@@ -55,6 +55,7 @@ from jax2onnx.optimize import (
     pools,
     recurrent,
     rotary,
+    runs,
     saturation,
     sigmoid,
     signs,
@@ -106,6 +107,7 @@ MOVE = [
     pixels.RULES,
     pools.RULES,
     upsample.RULES,
+    runs.RULES,
 ]
 RECURRENT = [recurrent.RULES, layers.RULES, flips.RULES, bidirectional.RULES]
 RECOGNISE = [
