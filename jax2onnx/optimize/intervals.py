@@ -15,6 +15,7 @@ from jax2onnx.dimensions import is_static
 from jax2onnx.graphs import bodies
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar, splat
+from jax2onnx.optimize.ranges import FLOATS, is_clipped, truncated
 
 RULES = RuleSet()
 
@@ -66,7 +67,7 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
         steps = range(int(start), int(limit), int(step))
         return (min(steps[0], steps[-1]), max(steps[0], steps[-1])) if len(steps) else None
     if node.op_type == "Cast":
-        found = bounds(node.inputs[0], depth - 1) or _of_dtype(node.inputs[0])
+        found = bounds(node.inputs[0], depth - 1) or _of_dtype(node.inputs[0]) or truncated(node.inputs[0], depth - 1)
     elif node.op_type in SAME_VALUES:
         found = bounds(node.inputs[0], depth - 1)
     elif node.op_type in PLACES:
@@ -152,10 +153,26 @@ ARITHMETIC: dict[str, Callable[..., Interval]] = {
 @RULES.rewrites("Clip")
 def clip_what_is_in_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Clip(x, low, high) = x if x is known to be in between."""
-    known, low, high = bounds(node.inputs[0]), scalar(node.inputs[1]), scalar(node.inputs[2])
-    if known is None or low is None or high is None:
+    x, low, high = node.inputs[0], scalar(node.inputs[1]), scalar(node.inputs[2])
+    if x is None or low is None or high is None:
         return None
-    return node.inputs[0] if low <= known[0] and known[1] <= high else None
+    if x.dtype in FLOATS:
+        return x if is_clipped(x, float(low), float(high)) else None
+    known = bounds(x)
+    return x if known is not None and low <= known[0] and known[1] <= high else None
+
+
+@RULES.rewrites("Cast", given=first("Cast"))
+def convert_without_more_digits(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Floats that have more digits only to become integers, and are near integers of that type anyway."""
+    y, wide = node.outputs[0], producer(node.inputs[0], "Cast")
+    x = wide.inputs[0] if wide is not None else None
+    if x is None or x.dtype != ir.DataType.FLOAT or node.inputs[0].dtype != ir.DataType.DOUBLE:  # type: ignore[union-attr]
+        return None
+    known, limits = truncated(x), LIMITS.get(y.dtype)  # type: ignore[arg-type]
+    if known is None or limits is None or not limits.min <= known[0] <= known[1] <= limits.max:
+        return None
+    return r.op("Cast", x, like=y, to=int(y.dtype))  # type: ignore[arg-type]
 
 
 # For each comparison: when it always holds, and when it never does.
