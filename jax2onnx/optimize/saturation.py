@@ -17,6 +17,7 @@ from jax2onnx.dimensions import likely_size
 from jax2onnx.graphs import DOMAIN
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.functions import Nodes, function_for
+from jax2onnx.optimize.intervals import bounds
 from jax2onnx.optimize.queries import dims, producer, scalar
 
 LAST = RuleSet()
@@ -32,7 +33,8 @@ NAME = "SaturatingCast"
 
 
 class _Conversion(NamedTuple):
-    """What was recognised: x to the integers of `dtype` between `low` and `high`, clipped in `wide` precision."""
+    """What was recognised: x to the integers of `dtype` between `low` and `high`, if they are limited here, clipped in
+    `wide` precision."""
 
     shape: tuple[int | str, ...]
     source: ir.DataType
@@ -42,18 +44,23 @@ class _Conversion(NamedTuple):
     dtype: ir.DataType
 
 
-@LAST.rewrites("Cast", given=first("Clip"))
+@LAST.rewrites("Cast", given=first("Clip", "Where"))
 def convert_plain_numbers_at_once(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Cast(Clip(where(isnan(x), 0, x), low, high)), if none is NaN: only clipped, if at all."""
+    """Cast(Clip(where(isnan(x), 0, x), low, high)), if none is NaN: only clipped, if at all.
+
+    Without a Clip, the numbers are known to be near integers of that type.
+    """
     y, clip = node.outputs[0], producer(node.inputs[0], "Clip")
-    if clip is None or y.dtype is None or not y.dtype.is_integer() or likely_size(dims(y)) < MANY:
+    if y.dtype is None or not y.dtype.is_integer() or likely_size(dims(y)) < MANY:
         return None
-    number, *limits = clip.inputs
+    number, *limits = clip.inputs if clip is not None else node.inputs
     low, high = map(scalar, limits) if len(limits) == 2 else (None, None)
     widened = producer(number, "Cast")
     where = producer(widened.inputs[0] if widened is not None else number, "Where")
     is_nan = producer(where.inputs[0], "IsNaN") if where is not None else None
-    if low is None or high is None or number is None or where is None or is_nan is None:
+    if number is None or where is None or is_nan is None or (clip is not None and (low is None or high is None)):
+        return None
+    if clip is None and bounds(y) is None:
         return None
     x = where.inputs[2]
     if x is None or is_nan.inputs[0] is not x or scalar(where.inputs[1]) != 0 or dims(x) != dims(y):
@@ -75,7 +82,7 @@ def _body(found: _Conversion, opset: int) -> ir.Graph:
     is_nan = careful.add("IsNaN", x, shape=shape, dtype=ir.DataType.BOOL)
     number = careful.add("Where", is_nan, careful.known(0, kind), x, shape=shape, dtype=found.source)
     limits = np.iinfo(np.int32)
-    has_all = found.low <= limits.min and found.high >= limits.max
+    has_all = found.low is None or (found.low <= limits.min and found.high >= limits.max)
     branches = {
         "then_branch": _converted(quick, x, found, clips=not has_all),
         "else_branch": _converted(careful, number, found, clips=True),
@@ -88,7 +95,7 @@ def _body(found: _Conversion, opset: int) -> ir.Graph:
 def _converted(n: Nodes, x: ir.Value, found: _Conversion, *, clips: bool) -> ir.Graph:
     """A branch that converts what is not NaN."""
     shape, wide = found.shape, found.wide
-    if clips:
+    if clips and found.low is not None:
         if wide != found.source:
             x = n.add("Cast", x, shape=shape, dtype=wide, to=int(wide))
         limits = (n.known(limit, wide.numpy()) for limit in (found.low, found.high))

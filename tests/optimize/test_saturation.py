@@ -45,6 +45,15 @@ def test_equal_ones_share_the_function() -> None:
     assert len(model.functions) == 2
 
 
+@pytest.mark.parametrize("source", FLOATS, ids=lambda d: d.__name__)
+def test_numbers_that_are_clipped_before(source: type) -> None:
+    fn = lambda x: jnp.clip(jnp.floor(x), -3, 200).astype(np.int32)  # noqa: E731
+    model = check(fn, numbers(source))
+    assert calls(model) == 1
+    assert not any(node.op_type == "Clip" for function in model.functions for node in function.node)
+    check_run(model, fn, numbers(source, *SPECIAL))
+
+
 def test_sizes_that_vary() -> None:
     fn = lambda x: jnp.round(x).astype(np.int32)  # noqa: E731
     x = numbers(np.float32, *SPECIAL).reshape(-1, 500)
