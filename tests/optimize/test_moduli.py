@@ -32,6 +32,6 @@ def test_roots_that_are_wanted_stay():
 
     def fn(x, y):
         size = jnp.abs(lax.complex(x, y))
-        return size, size * size, jnp.abs(lax.complex(y, x * 2)) ** 3, jnp.hypot(x, y) ** 2
+        return size, size * size, jnp.abs(lax.complex(y, -x)) ** 3, jnp.hypot(x, y) ** 2
 
     assert ops(check(fn, RE, IM, rtol=1e-6, atol=2e-45)).count("Sqrt") >= 2
