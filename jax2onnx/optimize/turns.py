@@ -79,7 +79,7 @@ def turn_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     operands = [_apply(r, way[1]) for way in (left, right)]
     result = r.op("MatMul", *operands, like=product, shape=[*batch, columns, rows])
-    if len(turned) != len(batch) + 2:
+    if turned != dims(result):
         result = r.op("Reshape", result, r.const(turned, np.int64), like=y, shape=turned)
     return result if outer == sorted(outer) else r.op("Transpose", result, like=y, perm=outer)
 
@@ -118,7 +118,9 @@ def _apply(r: Rewriter, way: _Moved) -> ir.Value:
     if known is not None and known.nbytes <= SMALL:
         return r.moved(known.numpy().transpose(way.perm).reshape(way.shape), way.source)
     x = way.source if way.perm == sorted(way.perm) else r.transpose(way.source, way.perm)
-    return x if not way.is_joined else r.op("Reshape", x, r.const(way.shape, np.int64), like=x, shape=way.shape)
+    if dims(x) == way.shape:
+        return x
+    return r.op("Reshape", x, r.const(way.shape, np.int64), like=x, shape=way.shape)  # also of one row, or one column
 
 
 def _count(shape: Dims) -> int:

@@ -47,6 +47,17 @@ def test_only_if_that_is_faster(size: int) -> None:
     assert orders(small) == [[0, 3, 1, 2]]
 
 
+def test_of_one_row_or_column() -> None:
+    """What is moved has its matrices as they are then, and still becomes others."""
+    a, b = arrays((33, 1, 33, 8), (1, 33, 16, 33))
+
+    def fn(a):
+        product = jnp.einsum("cdbe,bead->ecda", a.transpose(3, 0, 1, 2), b)
+        return jnp.tanh(product.transpose(2, 1, 0, 3).transpose(0, 2, 1, 3))
+
+    check(fn, a, rtol=1e-5, atol=1e-5)
+
+
 def test_unknown_sizes_stay() -> None:
     a, b = arrays((1, 24, 2, 3, 40), (1, 32, 2, 40))
     dims = [("B", "T", 2, 3, 40), ("B", "S", 2, 40)]
