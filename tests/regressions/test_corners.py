@@ -12,7 +12,6 @@ from jax import lax
 from jax import numpy as jnp
 from jax.experimental.custom_partitioning import custom_partitioning
 
-from jax2onnx import UnsupportedError, to_onnx
 from tests.helpers import check
 
 FAR = np.array([-(2**32), -(2**63), 2**63 - 1, -1, 7, 2**32 + 1, 3])
@@ -116,15 +115,6 @@ def test_a_function_with_a_partitioning_of_its_own() -> None:
 
     doubled.def_partition(partition=lambda *_: None, sharding_rule="i -> i")
     check(lambda x: doubled(x) + 1, np.float32([1, 2]))
-
-
-def test_groups_of_unknown_number_are_refused() -> None:
-    def conv(x: jax.Array, w: jax.Array) -> jax.Array:
-        return lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NHC", "HIO", "NHC"))
-
-    mapped: Callable = jax.vmap(conv)
-    with pytest.raises(UnsupportedError, match="fixed size"):
-        to_onnx(mapped, [("v", 1, 5, 3), ("v", 2, 3, 2)])
 
 
 NIBBLES = np.array([[1, -8, 7], [0, 3, -2], [5, -1, 4]], np.int8)
