@@ -165,7 +165,7 @@ class _Pair:
         values = [_as_jax(value, aval) for value, aval in zip(values, program.jaxpr.in_avals, strict=True)]
         wanted = [_runtime().at_boundary(w) for w in compat.evaluation.evaluate_program(program.jaxpr, values)]
         names = [value.name for value in self.session.get_outputs()]
-        got = self._run_model(values, program.input_names)
+        got = self._run_model(values, program.input_names, len(arrays))
         if len(got) != len(wanted):
             return _Result(f"The model has {len(got)} outputs, the function {len(wanted)}")
         worst = 0.0
@@ -182,10 +182,11 @@ class _Pair:
         _, traced = jax.tree.unflatten(jax.tree.structure(program.inputs), program.input_names)
         return jax.tree.leaves({name: self.input_params[name] for name in traced})
 
-    def _run_model(self, values: list[Any], names: list[str]) -> list[np.ndarray]:
+    def _run_model(self, values: list[Any], names: list[str], positional: int) -> list[np.ndarray]:
         wanted = [value.name for value in self.session.get_inputs()]
         if len(wanted) < len(values):  # keyword arguments that were baked into this model
-            values = [value for name, value in zip(names, values, strict=True) if name in wanted]
+            keywords = zip(names[positional:], values[positional:], strict=True)
+            values = [*values[:positional], *(value for name, value in keywords if name in wanted)]
         if len(wanted) != len(values):
             raise InputError(f"The model has {len(wanted)} inputs ({', '.join(wanted)}), the function {len(names)}.")
         feeds = [_runtime().at_boundary(value) for value in values]

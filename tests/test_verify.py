@@ -128,6 +128,13 @@ def test_allclose(tmp_path: Path) -> None:
     assert not allclose(lambda a, b: a + b + 1e-3, path, [a, b], rtol=0)[0]
 
 
+def test_allclose_drops_no_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "mul.onnx"
+    onnx.save(one_node("Neg", {"x": [3]}, [3]), path)
+    with pytest.raises(InputError, match=r"The model has 1 inputs \(x\), the function 2"):
+        allclose(lambda x, y: -x, path, [(3,), (3,)])
+
+
 def test_allclose_uses_the_given_values(tmp_path: Path) -> None:
     path = tmp_path / "add.onnx"
     onnx.save(ADD, path)
