@@ -39,7 +39,8 @@ format: $(READY_TO_TEST) ## put the code into the house style
 	$(BIN)/ruff format .
 
 conformance: $(READY_TO_TEST) ## run all of JAX's own test cases and write docs/coverage.md
-	$(BIN)/python -m tests.conformance --workers $(WORKERS) --table docs/coverage.md
+	$(BIN)/python -m tests.conformance --workers $(WORKERS) --table docs/coverage.md \
+		--beside $(wildcard build/conformance/jax-*.json)
 
 passes: $(READY_TO_TEST) ## export a sample of those cases with and without the optimizer, compare how close they are to JAX
 	$(BIN)/python -m tests.conformance --workers $(WORKERS) --sample 4 --passes

@@ -66,7 +66,8 @@ def main() -> int:
     report.save(run, path)
     if options.table:
         options.table.parent.mkdir(parents=True, exist_ok=True)
-        options.table.write_text(report.table([run, *map(report.read, options.beside)]))
+        others = [other for other in map(report.read, options.beside) if other.versions["jax"] != jax.__version__]
+        options.table.write_text(report.table(sorted([*others, run], key=lambda r: r.versions["jax"])))
     print(report.summary(run))
     print(f"{time.monotonic() - start:.0f} s; results in {path}")
     return 0 if all(r.verdict in ("ok", "static", "convert") for r in run.results) else 1
@@ -115,7 +116,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--table", type=Path, metavar="FILE", help="write the coverage table (docs/coverage.md)")
     out.add_argument(
-        "--beside", type=Path, nargs="*", default=[], metavar="FILE", help="results to show in the table too"
+        "--beside",
+        type=Path,
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="results with other JAX to show in the table too",
     )
     return parser
 
