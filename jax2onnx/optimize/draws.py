@@ -16,6 +16,7 @@ import onnx_ir as ir
 from jax2onnx.graphs import bodies, roots, use_instead
 from jax2onnx.optimize.engine import Rewriter, RuleSet, constants_for, rename_operator
 from jax2onnx.optimize.queries import as_shape, constant, dims, used_values
+from jax2onnx.optimize.simplify import broadcast
 
 THREEFRY = "threefry2x32"
 RULES = RuleSet()
@@ -35,11 +36,13 @@ def write_out_threefry(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...]:
     k0, k1, x0, x1 = node.inputs
     assert k0 is not None and k1 is not None
 
-    def op(name: str, a: ir.Value | None, b: ir.Value | int, like: ir.Value = y, **attributes: Any) -> ir.Value:
-        return r.op(name, a, r.const(b, np.uint32) if isinstance(b, int) else b, like=like, **attributes)
+    def op(name: str, a: ir.Value | None, b: ir.Value | int | None, **attributes: Any) -> ir.Value:
+        b = r.const(b, np.uint32) if isinstance(b, int) else b
+        assert a is not None and b is not None
+        shape = broadcast([dims(a), dims(b)])  # at first, no two of the operands need be as large as the result
+        return r.op(name, a, b, like=y, shape=shape, **attributes)
 
-    wider = max(k0, k1, key=lambda k: len(dims(k)))
-    keys = [k0, k1, op("BitwiseXor", op("BitwiseXor", k0, k1, wider), PARITY, wider)]
+    keys = [k0, k1, op("BitwiseXor", op("BitwiseXor", k0, k1), PARITY)]
     x0, x1 = op("Add", x0, k0), op("Add", x1, k1)
     for i in range(5):
         for rotation in ROTATIONS[i % 2]:
@@ -48,7 +51,7 @@ def write_out_threefry(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...]:
             left, right = op("Mul", x1, 1 << rotation), op("BitShift", x1, 32 - rotation, direction="RIGHT")
             x1 = op("BitwiseXor", op("BitwiseOr", left, right), x0)
         first, second = keys[(i + 1) % 3], keys[(i + 2) % 3]
-        x0, x1 = op("Add", x0, first), op("Add", x1, op("Add", second, i + 1, second))
+        x0, x1 = op("Add", x0, first), op("Add", x1, op("Add", second, i + 1))
     return x0, x1
 
 

@@ -75,6 +75,13 @@ def test_operands_of_several_shapes() -> None:
     exactly(fn, KEY, np.arange(4, dtype=np.uint32) * np.uint32(1 << 30))
 
 
+def test_one_word_of_the_keys_is_known() -> None:
+    """The seed is the other one. The counters are the same for all keys, and no operands make up the whole shape."""
+    exactly(
+        lambda seeds: lax.map(lambda n: jax.random.bits(jax.random.key(n), (8,)), seeds), np.arange(4, dtype=np.int32)
+    )
+
+
 def test_draws_in_a_loop() -> None:
     def fn(key: jax.Array) -> Any:
         def step(c: Any) -> Any:
