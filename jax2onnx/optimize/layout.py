@@ -52,8 +52,12 @@ def channels_first(rank: int) -> list[int]:
 
 def _movable(node: ir.Node) -> tuple[ir.Value, list[int]] | None:
     """(x, perm) if the Transpose of x before a node can be moved behind it."""
-    found = channels_last(node.inputs[0])
-    return found if found is not None and _can_pass(node, found[1], ()) else None
+    found, turn = channels_last(node.inputs[0]), producer(node.inputs[0], "Transpose")
+    if found is None or turn is None or not _can_pass(node, found[1], ()):
+        return None
+    # With three axes, a Transpose is its own inverse. Where it becomes several, they would go back and forth.
+    is_shared = len(found[1]) == 3 and only_user(turn.outputs[0]) is None
+    return None if is_shared and left_behind(turn, found[1]) > 1 else found
 
 
 def _moved(r: Rewriter, inner: ir.Value, perm: Sequence[int], like: ir.Value) -> ir.Value:

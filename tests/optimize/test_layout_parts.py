@@ -14,6 +14,7 @@ from tests.helpers import check
 
 RNG = np.random.default_rng(0)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+TRANSITION = np.eye(4, k=1, dtype=np.float32) + np.eye(4, dtype=np.float32)
 
 
 def array(*shape) -> np.ndarray:
@@ -212,6 +213,22 @@ def test_a_matrix_and_its_transpose_come_to_rest(behind: str, caplog: pytest.Log
     model = check(symmetrise, array(4, 3, 3))
     assert not caplog.records
     assert counted(model.graph)["Transpose"] <= 3
+
+
+def test_columns_of_transposed_factors_come_to_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """The gains of a Kalman smoother: substitution takes columns of a factor that is needed both ways."""
+
+    def smooth(covariances, priors, last):
+        def step(carry, matrices):
+            covariance, prior = matrices
+            gain = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(prior), covariance).T
+            return gain @ carry, carry
+
+        return lax.scan(step, last, (TRANSITION @ covariances, priors))
+
+    rows = array(6, 4, 4)
+    check(smooth, array(6, 4, 4), rows @ rows.swapaxes(1, 2) + np.eye(4, dtype=np.float32), array(4, 4), **CLOSE)
+    assert not caplog.records
 
 
 def test_what_is_computed_from_an_input_that_is_transposed_anyway():
