@@ -41,7 +41,7 @@ examples:
   jax2onnx model.py net.apply --input "f32[1,224,224,3]" --param train=False --opset 21
 
 exit codes:
-  0 done, 1 the export or the verification failed, 2 wrong usage. Nothing is written unless everything succeeds.
+  0 done, 1 the export or the verification failed, 2 wrong usage. A failure writes no model.
 """
 
 

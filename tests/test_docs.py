@@ -38,3 +38,15 @@ def test_links_lead_somewhere() -> None:
     for path in ROOT.glob("*.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
             assert target.startswith("http") or (ROOT / target).exists(), f"{path.name}: {target}"
+
+
+def test_what_is_named_exists() -> None:
+    folders = [ROOT / name for name in ("jax2onnx", "scripts", "tests", "docs", "examples", "benchmarks")]
+    paths = [f"/{path.relative_to(ROOT)}" for folder in folders for path in [folder, *folder.rglob("*")]]
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for document in ROOT.glob("*.md"):
+        text = document.read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w/]+(?:\.py|/))`", text):
+            assert any(path.endswith(f"/{name.rstrip('/')}") for path in paths), f"{document.name}: {name}"
+        for target in re.findall(r"^ +make (\w+)", text, re.MULTILINE):
+            assert target in targets, f"{document.name}: make {target}"
