@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.noise import noise_as_input
 from jax2onnx.optimize import optimize, optimize_part
 from jax2onnx.optimize.shared import remove_unused
-from jax2onnx.options import check_lists, check_mappings, check_names
+from jax2onnx.options import check_callables, check_flags, check_lists, check_mappings, check_names
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.sizes import describe_constraints
 from jax2onnx.specs import input_specs, needs_x64
@@ -68,7 +69,7 @@ def to_onnx(
     outputs_as_nchw: Sequence[int | str] | None = None,
     export_mode: str = "standard",
     normalization_mode: str = "auto",
-    constraints: Sequence[str] = (),
+    constraints: Sequence[str] | None = (),
     lowerings: Mapping[Primitive, Rule] | None = None,
     target: str = "onnxruntime",
     functions: str | None = None,
@@ -135,12 +136,20 @@ def to_onnx(
     opsets.check(opset)
     check_target(target)
     check_emit_options(return_mode, output_path, export_mode, external_data_limit, max_shard_size)
-    check_lists(input_names=input_names, output_names=output_names)
+    if output_path is not None and return_mode != "file":
+        warnings.warn(f'return_mode is "{return_mode}": nothing is written to output_path.', stacklevel=3)
+    check_lists(input_names=input_names, output_names=output_names, constraints=constraints)
     check_lists(inputs_as_nchw=inputs_as_nchw, outputs_as_nchw=outputs_as_nchw)
-    check_mappings(input_params=input_params, lowerings=lowerings)
+    check_mappings(input_params=(input_params, str, "names"), lowerings=(lowerings, Primitive, "primitives of JAX"))
+    check_callables(load_weight=load_weight, progress=progress)
+    check_callables(**{f"lowerings[{primitive}]": rule for primitive, rule in (lowerings or {}).items()})
+    check_flags(enable_double_precision=enable_double_precision, loosen_internal_shapes=loosen_internal_shapes)
+    check_flags(weights_as_inputs=weights_as_inputs, verify=verify)
     check_names(model_name=model_name)
     if record_primitive_calls_file is not None:
-        check_output_path(record_primitive_calls_file)
+        check_output_path(record_primitive_calls_file, "record_primitive_calls_file")
+        if output_path is not None and os.path.realpath(record_primitive_calls_file) == os.path.realpath(output_path):
+            raise InputError(f"output_path and record_primitive_calls_file are both {os.fspath(output_path)!r}.")
     if normalization_mode not in NORMALIZATION_MODES:
         raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
     if functions not in (None, "modules"):
@@ -149,10 +158,11 @@ def to_onnx(
         raise InputError(f'random is {random!r}; it must be None or "noise".')
     if weights is None:
         check_has_weights(weights_as_inputs=weights_as_inputs, load_weight=load_weight)
+    elif weights_as_inputs and load_weight is not None:
+        raise InputError("load_weight reads what the model holds, but with weights_as_inputs it holds no weights.")
     provenance_level = _provenance_level(provenance)
     stored_dtype = storage_dtype(weights_dtype)
-    if not isinstance(constraints, str):
-        constraints = (*constraints, *assumed())
+    constraints = (*(constraints or ()), *assumed())
     default_dtype = np.float64 if enable_double_precision else np.float32
     with compat.evaluation.x64(enable_double_precision or jax.config.jax_enable_x64):
         specs = input_specs(inputs, default_dtype, constraints)

@@ -23,7 +23,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from .errors import InputError
-from .options import check_sizes
+from .options import check_sizes, is_text
 from .streaming import pieces_of
 from .wire import model_pieces, size, skeleton
 
@@ -90,13 +90,13 @@ def check_emit_options(
         check_output_path(output_path)
 
 
-def check_output_path(path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` if a model cannot be written to `path`. Leaves no trace."""
+def check_output_path(path: str | os.PathLike[str], option: str = "output_path") -> None:
+    """Raise `InputError` if a file cannot be written to `path`. Leaves no trace."""
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
-    if not isinstance(name, str) or "\0" in name:
-        raise InputError(f"output_path is {path!r}; it is a string or a pathlib.Path.")
+    if not isinstance(name, str) or "\0" in name or not is_text(name, os.fsencode):
+        raise InputError(f"{option} is {path!r}; it is a string or a pathlib.Path.")
     if not name:
-        raise InputError("output_path is empty.")
+        raise InputError(f"{option} is empty.")
     target = os.path.realpath(name)
     folder = os.path.dirname(target)
     if os.path.isdir(target) or not os.path.basename(name):  # realpath takes "new/" for "new"
@@ -104,7 +104,8 @@ def check_output_path(path: str | os.PathLike[str]) -> None:
     if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
         raise InputError(f"Cannot write to {name!r}: it is not a regular file.")
     if not os.path.isdir(folder):
-        raise InputError(f"Cannot write to {name!r}: the folder {os.path.dirname(name)!r} does not exist.")
+        where = folder if os.path.islink(name) else os.path.dirname(name)
+        raise InputError(f"Cannot write to {name!r}: the folder {where!r} does not exist.")
     # Permission bits do not tell the truth for root, network shares and read-only mounts. Trying does.
     try:
         probe = _temporary(target)

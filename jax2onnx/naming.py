@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from jax2onnx.errors import InputError
 from jax2onnx.graphs import all_nodes, bodies, roots
+from jax2onnx.options import is_text
 
 NAME = "name"
 """The key of an initializer's meta data under which its name in the program is, whatever became of it since."""
@@ -45,7 +46,7 @@ def final_names(
     taken: set[str] = set()
     for is_given, group in ((given_inputs is not None, names.inputs), (given_outputs is not None, names.outputs)):
         for i, name in enumerate(group):
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or not name or not is_text(name):
                 raise InputError(f"{name!r} cannot be the name of an input or output: give a string that is not empty.")
             if name in taken and is_given:
                 raise InputError(f"The name {name!r} is used twice among the model's inputs and outputs.")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from jax2onnx.errors import InputError
 
@@ -16,22 +19,49 @@ def check_lists(**options: Any) -> None:
             raise InputError(f"{name} is {value!r}; it is a list, as in {name}=[{value!r}].")
 
 
-def check_mappings(**options: Any) -> None:
-    """Each is None or a dict."""
-    for name, value in options.items():
+def check_mappings(**options: tuple[Any, type, str]) -> None:
+    """Each is None or a dict with keys of the type beside it, for which there is a word."""
+    for name, (value, kind, word) in options.items():
         if value is not None and not isinstance(value, Mapping):
-            raise InputError(f"{name} is {value!r}; it is a dict.")
+            raise InputError(f"{name} is {value!r}; it is a dict by {word}.")
+        for key in value or ():
+            if not isinstance(key, kind):
+                raise InputError(f"{name} is a dict by {word}; {key!r} is none.")
+
+
+def check_callables(**options: Any) -> None:
+    """Each is None or can be called."""
+    for name, value in options.items():
+        if value is not None and not callable(value):
+            raise InputError(f"{name} is {value!r}; it is a function.")
+
+
+def check_flags(**options: Any) -> None:
+    """Each is True or False. (A word such as "no" would count as True.)"""
+    for name, value in options.items():
+        if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
+            raise InputError(f"{name} is {value!r}; it is True or False.")
 
 
 def check_names(**options: Any) -> None:
-    """Each is a string."""
+    """Each is a string that can be written."""
     for name, value in options.items():
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not is_text(value):
             raise InputError(f"{name} is {value!r}; it is a string.")
+
+
+def is_text(value: str, encode: Callable[[str], bytes] = str.encode) -> bool:
+    """Can a string be written, as UTF-8 unless it is encoded otherwise? Half of a surrogate pair cannot."""
+    try:
+        encode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_sizes(**options: tuple[Any, int]) -> None:
     """Each is None or a number of bytes, not below the one beside it."""
     for name, (value, smallest) in options.items():
-        if value is not None and (not isinstance(value, Real) or value < smallest):
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+        if value is not None and (not is_number or value < smallest):
             raise InputError(f"{name} is {value!r}; it is a number of bytes, {smallest} or more.")
