@@ -1,21 +1,17 @@
 """The last stage: an `onnx_ir.Model` becomes a `ModelProto`, stays as it is, or goes to disk.
 
-Files are written so that nothing can be half done. Everything is written and flushed in a temporary folder next to the
-destination first, then moved into place; a full disk or an interrupt leaves things as they were. Weights are streamed
-from their own buffers (see `wire.py`), so writing needs no second copy of the model in memory.
+Files are complete or absent (see `replacement.py`). Weights are streamed from their own buffers (see `wire.py`), so
+writing needs no second copy of the model in memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -24,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from .errors import InputError
 from .options import check_sizes, is_text
+from .replacement import Output, Replacement, temporary
 from .streaming import pieces_of
 from .wire import model_pieces, size, skeleton
 
@@ -108,7 +105,7 @@ def check_output_path(path: str | os.PathLike[str], option: str = "output_path")
         raise InputError(f"Cannot write to {name!r}: the folder {where!r} does not exist.")
     # Permission bits do not tell the truth for root, network shares and read-only mounts. Trying does.
     try:
-        probe = _temporary(target)
+        probe = temporary(target)
         os.mkdir(probe)
         os.rmdir(probe)
     except OSError as error:
@@ -185,7 +182,7 @@ def _write(
             )
     total = size(pieces) + sum(file.size for file in data_files)
     report = _Counter(total, progress)
-    with _Replacement(target) as files:
+    with Replacement(target) as files:
         for file, path in zip(data_files, new_data, strict=True):
             with files.open(path) as stream:
                 for offset, tensor in file.tensors:
@@ -269,7 +266,7 @@ class _Counter:
             self.progress(self.done, self.total)
 
 
-def _write_tensor(stream: BinaryIO, tensor: ir.TensorProtocol, report: _Counter) -> None:
+def _write_tensor(stream: Output, tensor: ir.TensorProtocol, report: _Counter) -> None:
     written = 0
     for chunk in _chunks(tensor):
         stream.write(chunk)
@@ -286,82 +283,3 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
         return
     for piece in pieces_of(tensor):
         yield piece.reshape(-1).view(np.uint8).data
-
-
-def _temporary(target: str) -> str:
-    folder, base = os.path.split(target)
-    return os.path.join(folder, f".{base}.{secrets.token_hex(4)}.tmp")
-
-
-class _Replacement:
-    """A set of files that replaces what is at their final names, all or nothing.
-
-    Whenever a model is at its final name, the data files it refers to are the ones written with it. A single file is
-    replaced in one step. If data files have to be replaced too, the old model is moved aside before and the new one
-    comes last: someone who looks (or a machine that stops) in between finds no model, but never a mixture.
-    """
-
-    def __init__(self, target: str) -> None:
-        self._stage = _temporary(target)
-        self._finals: list[str] = []  # the model is last
-        self._leftovers: list[str] = []
-
-    def __enter__(self) -> _Replacement:
-        os.mkdir(self._stage)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._stage)
-        for path in self._leftovers:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-
-    def staged(self, final: str) -> str:
-        """Where a file is until it is moved to `final`. All are in one folder, so that they find each other there."""
-        return os.path.join(self._stage, os.path.basename(final))
-
-    @contextlib.contextmanager
-    def open(self, final: str) -> Iterator[BinaryIO]:
-        """A stream to what will be the file `final`."""
-        with open(self.staged(final), "xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        if os.path.exists(final):
-            os.chmod(self.staged(final), stat.S_IMODE(os.stat(final).st_mode))
-        self._finals.append(final)
-
-    def commit(self, remove: Sequence[str]) -> None:
-        """Move the files into place, then delete those in `remove`."""
-        *data, model = self._finals
-        in_use = [final for final in data if os.path.exists(final)]
-        aside = {path: _temporary(path) for path in ([model, *in_use] if in_use else [])}
-        placed = []
-        try:
-            for path, away in aside.items():
-                os.replace(path, away)
-            for final in self._finals:
-                os.replace(self.staged(final), final)
-                placed.append(final)
-        except BaseException:  # also an interrupt
-            if os.path.exists(self.staged(model)):  # not yet done: put everything back as it was, the model last
-                for final in placed:
-                    os.unlink(final)
-                for path, away in reversed(aside.items()):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.replace(away, path)
-            raise
-        self._leftovers += aside.values()
-        self._leftovers += remove
-        _sync_folder(os.path.dirname(model))
-
-
-def _sync_folder(folder: str) -> None:
-    """Make renames in `folder` survive a power cut, where the platform can."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

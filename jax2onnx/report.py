@@ -11,6 +11,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 
 from jax2onnx import compat
 from jax2onnx.errors import UnsupportedError
+from jax2onnx.replacement import Replacement
 
 _CALLS_PYTHON = "it calls back into Python, which is not there when the model runs"
 _FOREIGN_CODE = "it is compiled code of another library or device"
@@ -81,10 +82,11 @@ def write_primitive_calls(closed: ClosedJaxpr, path: str | os.PathLike[str]) -> 
             }
         )
     record = {name: {"count": len(uses), "calls": uses} for name, uses in sorted(calls.items())}
-    temporary = f"{os.fspath(path)}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
-    os.replace(temporary, path)
+    target = os.path.realpath(path)
+    with Replacement(target) as files:
+        with files.open(target) as stream:
+            stream.write(json.dumps(record, indent=1).encode())
+        files.commit()
 
 
 def _is_jaxpr(value: Any) -> bool:

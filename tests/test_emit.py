@@ -164,6 +164,37 @@ def test_a_failure_while_writing_leaves_the_folder_as_it_was(tmp_path: Path, lim
     assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
 
 
+def test_a_full_disk_is_named_and_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    """In a process of its own, which may write files of 20 kB only."""
+    program = """
+import resource, sys, jax, jax.numpy as jnp, numpy as np
+from jax2onnx import to_onnx
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+large = np.ones((100, 100), np.float32)
+def export(**options):
+    try:
+        to_onnx(lambda x: sum(jnp.sin(x) @ large for _ in range(100)), [(100,)], **options)
+    except OSError as error:
+        print(error.filename)
+for limit in (None, 0):
+    export(return_mode="file", output_path="m.onnx", external_data_limit=limit)
+export(record_primitive_calls_file="calls.json")
+"""
+    (tmp_path / "m.onnx").write_text("old")
+    (tmp_path / "calls.json").write_text("old")
+    (tmp_path / "calls.json.tmp").write_text("precious")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert [Path(line).name for line in done.stdout.split()] == ["m.onnx", "m.onnx.data", "calls.json"]
+    assert {name: (tmp_path / name).read_text() for name in files(tmp_path)} == {
+        "calls.json": "old",
+        "calls.json.tmp": "precious",
+        "m.onnx": "old",
+    }
+
+
 def test_a_lazy_tensor_that_lies_is_found_out(tmp_path: Path) -> None:
     lie = ir.LazyTensor(lambda: ir.tensor(weight_array(0)), ir.DataType.DOUBLE, ir.Shape((40, 50)))
     with pytest.raises(ValueError, match="should have 16000 bytes, but gave 8000"):
