@@ -39,6 +39,7 @@ ERRORS = (
     ort_state.NotImplemented,
     ort_state.RuntimeException,
 )
+INVALID_ARGUMENT = ort_state.InvalidArgument
 
 Model: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str] | ort.InferenceSession
 

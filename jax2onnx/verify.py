@@ -18,6 +18,7 @@ import onnx
 from . import compat
 from .errors import InputError, VerificationError
 from .frontends import source_of
+from .running import open_session, runtime_module
 from .sampling import sample_arrays, sample_sizes, with_sizes
 from .sizes import check_of, constraints_of
 from .specs import input_leaves, input_specs, is_value, needs_x64
@@ -60,7 +61,13 @@ def verify(
     value of the output where that is above 1. `given` are values for the first leaves, where those have some (weights).
     Raises `VerificationError`, or returns a sentence that says what was tried and how close it was.
     """
-    pair = _Pair(fn, dict(input_params or {}), _session(model), inputs_as_nchw or (), outputs_as_nchw or ())
+    pair = _Pair(
+        fn,
+        dict(input_params or {}),
+        open_session(model, VerificationError),
+        inputs_as_nchw or (),
+        outputs_as_nchw or (),
+    )
     tried, worst = [], 0.0
     with compat.evaluation.x64(x64 or needs_x64(specs) or _x64_is_on()):
         for seed, sizes in enumerate(sample_sizes(specs, runs, constraints_of(pair.session) or ())):
@@ -97,7 +104,11 @@ def allclose(
     specs = input_specs(inputs, np.float64 if enable_double_precision else np.float32)
     plain = source_of(fn).fn
     pair = _Pair(
-        plain, dict(input_params or {}), _session(onnx_model_path), inputs_as_nchw or (), outputs_as_nchw or ()
+        plain,
+        dict(input_params or {}),
+        open_session(onnx_model_path, VerificationError),
+        inputs_as_nchw or (),
+        outputs_as_nchw or (),
     )
     with compat.evaluation.x64(enable_double_precision or needs_x64(specs) or _x64_is_on()):
         fixed = with_sizes(specs, sample_sizes(specs, 1, constraints_of(pair.session) or ())[0])
@@ -163,7 +174,7 @@ class _Pair:
         program = trace(self.fn, specs, self.input_params)
         values = [*arrays, *self._keyword_values(program)]
         values = [_as_jax(value, aval) for value, aval in zip(values, program.jaxpr.in_avals, strict=True)]
-        wanted = [_runtime().at_boundary(w) for w in compat.evaluation.evaluate_program(program.jaxpr, values)]
+        wanted = [runtime_module().at_boundary(w) for w in compat.evaluation.evaluate_program(program.jaxpr, values)]
         names = [value.name for value in self.session.get_outputs()]
         got = self._run_model(values, program.input_names, len(arrays))
         if len(got) != len(wanted):
@@ -189,13 +200,13 @@ class _Pair:
             values = [*values[:positional], *(value for name, value in keywords if name in wanted)]
         if len(wanted) != len(values):
             raise InputError(f"The model has {len(wanted)} inputs ({', '.join(wanted)}), the function {len(names)}.")
-        feeds = [_runtime().at_boundary(value) for value in values]
+        feeds = [runtime_module().at_boundary(value) for value in values]
         for i in _positions(self.inputs_as_nchw, wanted, "input"):
             feeds[i] = np.moveaxis(feeds[i], -1, 1)
         check_of(self.session)(dict(zip(wanted, feeds, strict=True)))
         try:
-            return _runtime().run(self.session, feeds)
-        except _runtime().ERRORS as error:
+            return runtime_module().run(self.session, feeds)
+        except runtime_module().ERRORS as error:
             raise VerificationError(f"ONNX Runtime fails to run the model: {error}") from error
 
 
@@ -238,21 +249,3 @@ def _positions(chosen: Axes, names: list[str], what: str) -> set[int]:
 
 def _x64_is_on() -> bool:
     return bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64)
-
-
-def _runtime() -> Any:
-    """The module that runs models. ONNX Runtime is an extra, and slow to import."""
-    try:
-        from . import runtime
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
-            raise
-        raise InputError("Verification needs ONNX Runtime: pip install onnxruntime") from error
-    return runtime
-
-
-def _session(model: onnx.ModelProto | str | os.PathLike[str]) -> ort.InferenceSession:
-    try:
-        return _runtime().session(model)
-    except _runtime().ERRORS as error:
-        raise VerificationError(f"ONNX Runtime does not load the model: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -90,3 +91,27 @@ def test_other_fields_are_refused() -> None:
     model = load(to_onnx(lambda s: s.count, [State(X, X, X)]))
     with pytest.raises(InputError, match="expected the keys"):
         model(Cell(X, X))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model"])
+def test_what_is_no_model_is_not_loaded(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "m.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=r"ONNX Runtime does not load the model: .*"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.ones((2, 3)), r"does not take x: float64\[2, 3\]. The model takes x: tensor\(float\)\['B', 3\]"),
+        (np.ones((2, 4), np.float32), r"does not take x: float32\[2, 4\]"),
+        (np.ones(3, np.float32), r"does not take x: float32\[3\]"),
+        ("hello", "The argument x is 'hello'; it is an array or a number"),
+        (None, "The argument x is None"),
+    ],
+)
+def test_what_a_model_does_not_take(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load(to_onnx(lambda x: x + 1, [("B", 3)]))(given)
