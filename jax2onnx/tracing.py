@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from jax2onnx import valueless
+from jax2onnx import compat, valueless
 from jax2onnx.dimensions import is_static
 from jax2onnx.errors import InputError
 from jax2onnx.inconclusive import Inconclusive, explain, is_about_dimensions, users_line
@@ -91,6 +91,7 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         if not is_about_dimensions(error, some_are_symbolic=some_are_symbolic):
             raise
         raise InputError(explain(error, users_line(error))) from error
+    _check_constants(jaxpr)
     if not jaxpr.out_avals:
         raise InputError("The function returns no arrays, and a model without outputs cannot be run.")
     return Program(
@@ -100,6 +101,19 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         inputs=specs,
         outputs=out_shape,
     )
+
+
+def _check_constants(closed: ClosedJaxpr) -> None:
+    """A traced value of another program is none of this one, and JAX does not notice where it becomes a constant."""
+    for var, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+        if isinstance(constant, jax.core.Tracer):
+            lines = [compat.sources.source_line(eqn) for eqn in closed.eqns if any(v is var for v in eqn.invars)]
+            where = f" at {lines[0]}" if lines else " as a result"
+            raise InputError(
+                f"The function uses a traced array{where} ({var.aval.str_short()}) that was put aside where another"
+                " program was traced: in an earlier call, or in the body of a scan, a cond or a jit. Outside of that"
+                " it has no value: return it from there, and do not keep it in a list, an attribute or a global."
+            )
 
 
 def _spec(leaf: Any) -> Any:

@@ -1,8 +1,10 @@
 """What is said to a function that needs the values of arrays while it is traced."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from jax2onnx import InputError, to_onnx
 
@@ -60,3 +62,32 @@ def test_the_line_and_what_to_write_instead(fn, advice):
 def test_a_number_that_the_function_branches_on_is_still_baked_in():
     model = to_onnx(lambda x, *, n: x * 2 if n > 1 else x, [(3,)], {"n": 3})
     assert [i.name for i in model.graph.input] == ["x"]
+
+
+KEPT: list = []
+
+
+def from_an_earlier_call(x):
+    KEPT.append(x)
+    return KEPT[0] * 2
+
+
+def from_a_body(x):
+    lax.fori_loop(0, 3, lambda i, c: (KEPT.append(c), c + 1)[1], x)
+    return KEPT[0] * 2
+
+
+def as_it_is(x):
+    KEPT.append(x)
+    return KEPT[0]
+
+
+@pytest.mark.parametrize(
+    ("fn", "where"), [(from_an_earlier_call, "at .*:{line}"), (from_a_body, "at .*:{line}"), (as_it_is, "as a result")]
+)
+def test_a_traced_array_that_was_put_aside(fn, where):
+    KEPT.clear()
+    jax.make_jaxpr(fn)(1.0)
+    where = where.format(line=fn.__code__.co_firstlineno + 2)
+    with pytest.raises(InputError, match=f"uses a traced array {where} "):
+        to_onnx(fn, [()])
