@@ -15,6 +15,7 @@ import jax.core
 import numpy as np
 from jax.export import SymbolicScope, symbolic_shape
 
+from .compat.dims import contradiction
 from .errors import InputError
 
 Dim = Any
@@ -68,9 +69,12 @@ def make_scope(constraints: Iterable[str]) -> SymbolicScope:
     constraints = list(constraints)
     in_jax_notation = [_constraint(text) for text in constraints]
     try:
-        return SymbolicScope(in_jax_notation)
+        scope = SymbolicScope(in_jax_notation)
     except (ValueError, NotImplementedError) as error:
         raise InputError(f"JAX does not accept the constraints {', '.join(constraints)}: {error}") from error
+    if reason := contradiction(scope):
+        raise InputError(f"No sizes keep to the constraints {', '.join(constraints)}: {reason}")
+    return scope
 
 
 def parse_constraint(text: str, scope: SymbolicScope) -> tuple[Dim, bool]:

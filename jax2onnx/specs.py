@@ -128,6 +128,11 @@ class _Leaf:
 
     def _parse(self, text: str) -> tuple[Any, list[str]]:
         match = re.fullmatch(r"\s*([\w<>]+)\s*\[(.*)\]\s*", text)
+        if match is None and "[" not in text:
+            raise InputError(
+                f"{self.where} is {text!r}, a dimension that is not in a shape. A shape is a tuple of whole numbers and"
+                ' names, and inputs is a list of them: [("B", 128)]. Or it is in one string: "f32[B,128]".'
+            )
         if match is None:
             raise InputError(f'{self.where} is {text!r}; a spec in JAX\'s notation looks like "f32[B,128]".')
         return parse_dtype(match[1]), list(_split_at_commas(match[2]))

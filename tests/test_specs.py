@@ -153,7 +153,9 @@ def test_constraints() -> None:
     [
         ([object()], r"inputs\[0\] is a object"),
         ([{"a": {1}}], r"inputs\[0\]\['a'\] is a set"),
-        (["B"], r"inputs\[0\] is 'B'; a spec"),
+        (["f32 B"], r"inputs\[0\] is 'f32 B', a dimension that is not in a shape"),
+        (("B", 3), r"inputs\[0\] is 'B', a dimension that is not in a shape"),
+        ([("B", 224 / 2)], r"inputs\[0\]\[0\] is 'B', a dimension that is not in a shape"),
         (["f31[2]"], "'f31' is not a dtype"),
         (["f32[2"], "notation looks like"),
         (["f32[2,,3]"], "'' is not a dimension"),
@@ -194,6 +196,9 @@ def test_an_expression_beside_its_parts_can_be_read() -> None:
         ([3], "not a string"),
         (["M >= 2"], "'M', which no input has"),
         (["1 >= 2"], "Unsatisfiable"),
+        (["N >= 5", "N <= 2"], "No sizes keep to the constraints N >= 5, N <= 2"),
+        (["N == 3", "N % 2 == 0"], "No sizes keep to the constraints"),
+        (["N < 1"], "No sizes keep to the constraints"),
         (["N >="], "not a dimension"),
     ],
 )

@@ -59,6 +59,18 @@ def constraint_texts(scope: Any) -> list[str]:
     return [c.debug_str for c in scope._explicit_constraints]
 
 
+def contradiction(scope: Any) -> str | None:
+    """Why the constraints of a scope cannot all hold. Not public: JAX looks when it first compares two dimensions."""
+    try:
+        for difference, _ in scope_constraints(scope)[:1]:
+            is_at_least(difference, 0)
+    except ValueError as error:
+        return str(error)
+    except AttributeError:  # of JAX, where a later constraint makes a number of what an earlier one is about
+        return None
+    return None
+
+
 def is_at_least(dim: Any, low: int) -> bool:
     """Is a dimension, which may be symbolic, known to be `low` or more?"""
     try:
