@@ -82,11 +82,25 @@ def _lazy(name: str, spec: Any, loader: Loader) -> ir.TensorProtocol:
     def converted(array: np.ndarray) -> np.ndarray:
         if _kind(array.dtype) > _kind(dtype):
             raise InputError(f"The weight {name!r} was read as {array.dtype}, which {dtype} cannot hold.")
-        return array.astype(dtype, copy=False)
+        if array.dtype == dtype:
+            return array
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = array.astype(dtype)
+        if not _has_same_range(array, result):
+            raise InputError(f"The weight {name!r} was read as {array.dtype}, with values that {dtype} cannot hold.")
+        return result
 
     return StreamedTensor(
         lambda: map(converted, pieces_of(load())), lambda: converted(load().numpy()), dtype, spec.shape
     )
+
+
+def _has_same_range(array: np.ndarray, result: np.ndarray) -> bool:
+    """Did a conversion keep integers as they are, and finite floats finite?"""
+    if _kind(result.dtype) == _FLOATS:
+        finite = np.isfinite(array) if _kind(array.dtype) == _FLOATS else np.ones(array.shape, bool)
+        return bool((np.isfinite(result) == finite).all())
+    return bool((result == array).all())
 
 
 def _kind(dtype: np.dtype) -> int:
@@ -95,3 +109,4 @@ def _kind(dtype: np.dtype) -> int:
 
 
 _KINDS = (np.bool_, np.integer, np.floating)
+_FLOATS = _KINDS.index(np.floating)

@@ -120,3 +120,23 @@ def test_an_array_and_its_transposed_view_are_one_weight():
     assert [i.name for i in model.graph.initializer if np.prod(i.dims) >= 6000] == ["table", "square"]
     for got, want in zip(load(model)(i, x), tied(i, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        (np.int32, np.int64([1, 2**32])),
+        (np.uint8, np.int8([1, -1])),
+        (jnp.int4, np.int8([1, -9])),
+        (np.float16, np.int32([1, 100_000])),
+        (np.float16, np.float32([1, 1e5])),
+        (np.float32, np.float64([1, -1e300])),
+        (jnp.float8_e4m3fn, np.float32([1, 1e4])),
+    ],
+)
+def test_values_that_a_weight_cannot_hold_are_not_read(dtype, stored):
+    weight = jax.ShapeDtypeStruct((2,), dtype)
+    with pytest.raises(InputError, match=r"The weight 'w' was read as .*, with values that .* cannot hold"):
+        to_onnx(lambda w, x: w, [()], weights=weight, load_weight=lambda name: stored)
+    kept = to_onnx(lambda w, x: w, [()], weights=weight, load_weight=lambda name: stored[:1].repeat(2))
+    np.testing.assert_array_equal(load(kept)(1.0), np.ones(2, dtype))
