@@ -241,6 +241,19 @@ def test_own_lowering_replaces_a_decomposition():
     assert [n.op_type for n in model.graph.node] == ["Add", "Log"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda g, x, **_: None, r"The lowering of sin gave None, .* \(1\), at .*test_api\.py:\d+"),
+        (lambda g, x, **_: [x, x], r"The lowering of sin gave \[Val.* \(1\), at .*test_api\.py:\d+"),
+        (lambda g, x, **_: g.Sinus(x), r"The lowering of sin, at .*test_api\.py:\d+, emits Sinus\. "),
+    ],
+)
+def test_own_lowerings_that_are_wrong(rule, message):
+    with pytest.raises(InputError, match=message):
+        to_onnx(lambda x: jnp.sin(x), [(2,)], lowerings={lax.sin_p: rule})
+
+
 # ------------------------------------------------------------------------------------------------------ results
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx import opsets
+from jax2onnx import compat, opsets
 from jax2onnx.attributes import as_attribute
 from jax2onnx.dimensions import is_static
+from jax2onnx.errors import InputError
 from jax2onnx.lower import dims as dims_
 from jax2onnx.lower.dtypes import BOOL, INT64, bit_width, is_float, tensor_type
 from jax2onnx.lower.infer import INFER
@@ -173,6 +174,12 @@ class Builder:
         `out` is the (shape, dtype) of the result, or a list of them, where the operator is not in `INFER`. The node may
         go to a graph around this one, unless it has to `stay`.
         """
+        if out is None and op_type not in INFER:
+            where = f" of {self.eqn.primitive}, at {compat.sources.source_line(self.eqn)}," if self.eqn else ""
+            raise InputError(
+                f"The lowering{where} emits {op_type}. What that gives, if it is an operator, only the lowering can"
+                f" know: g.op({op_type!r}, ..., out=(shape, dtype))."
+            )
         types: Any = INFER[op_type](*args, **attributes) if out is None else out
         like, repeats = None, False
         for a in args:

@@ -17,7 +17,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 
 from jax2onnx import compat
-from jax2onnx.errors import UnsupportedError
+from jax2onnx.errors import InputError, UnsupportedError
 from jax2onnx.inconclusive import Inconclusive, explain
 from jax2onnx.lower import fold
 from jax2onnx.lower.context import Builder, Val
@@ -111,6 +111,11 @@ class Session:
             raise error.at(compat.sources.source_line(eqn)) from None
         if isinstance(results, Val):
             results = [results]
+        if results is None or len(results) != len(eqn.outvars):
+            raise InputError(
+                f"The lowering of {eqn.primitive} gave {results!r}, which are not the values that it has to return"
+                f" ({len(eqn.outvars)}), at {compat.sources.source_line(eqn)}."
+            )
         for result, var in zip(results, eqn.outvars, strict=True):
             if result.shape != var.aval.shape or result.dtype != var.aval.dtype:
                 raise AssertionError(
