@@ -14,16 +14,17 @@ import jax
 import numpy as np
 import onnx
 import onnx_ir as ir
-from jax.extend.core import Primitive
+from jax.extend.core import ClosedJaxpr, Primitive
 from jax.typing import DTypeLike
 
 from jax2onnx import compat, opsets, report, side_effects
 from jax2onnx.assumptions import assumed
+from jax2onnx.compat.programs import Inventory
 from jax2onnx.decompose import decompose
 from jax2onnx.decompose.outline import outline
 from jax2onnx.decompose.repeats import share_repeats
 from jax2onnx.emit import check_emit_options, check_output_path, emit
-from jax2onnx.errors import InputError
+from jax2onnx.errors import InputError, UnsupportedError
 from jax2onnx.frontends import source_of
 from jax2onnx.garbage import resume_garbage_collection, without_garbage_collection
 from jax2onnx.loosen import loosen
@@ -32,7 +33,7 @@ from jax2onnx.naming import Names, array_key, assign_names, final_names
 from jax2onnx.noise import noise_as_input
 from jax2onnx.optimize import optimize, optimize_part
 from jax2onnx.optimize.shared import remove_unused
-from jax2onnx.options import check_callables, check_flags, check_lists, check_mappings, check_names
+from jax2onnx.options import check_callables, check_choices, check_flags, check_lists, check_mappings, check_names
 from jax2onnx.running import INPUTS, OUTPUTS
 from jax2onnx.sizes import describe_constraints
 from jax2onnx.specs import input_specs, needs_x64
@@ -150,12 +151,11 @@ def to_onnx(
         check_output_path(record_primitive_calls_file, "record_primitive_calls_file")
         if output_path is not None and os.path.realpath(record_primitive_calls_file) == os.path.realpath(output_path):
             raise InputError(f"output_path and record_primitive_calls_file are both {os.fspath(output_path)!r}.")
-    if normalization_mode not in NORMALIZATION_MODES:
-        raise InputError(f"normalization_mode is {normalization_mode!r}; it must be one of {NORMALIZATION_MODES}.")
-    if functions not in (None, "modules"):
-        raise InputError(f'functions is {functions!r}; it must be None or "modules".')
-    if random not in (None, "noise"):
-        raise InputError(f'random is {random!r}; it must be None or "noise".')
+    check_choices(
+        normalization_mode=(normalization_mode, NORMALIZATION_MODES),
+        functions=(functions, (None, "modules")),
+        random=(random, (None, "noise")),
+    )
     if weights is None:
         check_has_weights(weights_as_inputs=weights_as_inputs, load_weight=load_weight)
     elif weights_as_inputs and load_weight is not None:
@@ -181,40 +181,41 @@ def to_onnx(
         baked = bake(weights, program.input_names[:count], load_weight) if count else []
         names = final_names(program.input_names[count:], input_names, program.output_names, output_names)
     with compat.evaluation.x64(wide), jax.disable_jit(False), compat.evaluation.lenient():
-        traced = compat.programs.without_references(program.jaxpr)
-        inventory = compat.programs.inventory(traced)
-        live = compat.programs.remove_dead_code(side_effects.drop(traced, inventory))
         to_core = functools.partial(decompose, core=rules, kept={*COMPOSITES, *(lowerings or {})})
-        core = to_core(live, inventory=inventory)
-        if core is not live:  # the primitives that other libraries define have checks, too
-            inventory = compat.programs.inventory(core)
-            unchecked = side_effects.drop(core, inventory)
-            core = core if unchecked is core else compat.programs.remove_dead_code(unchecked)
+        live, core, inventory = _to_core(program.jaxpr, to_core)
         if functions == "modules":
             core = outline(core)
         if record_primitive_calls_file is not None:
             report.write_primitive_calls(live, record_primitive_calls_file)
         report.check_all_supported(core, rules, inventory if functions is None else None)
-        if not provenance_level:  # which says of each node from which equation it is
-            core = share_repeats(core, [True] * count)
-        model, write_out_composites = lower(
-            core,
-            input_names=names.inputs,
-            output_names=names.outputs,
-            model_name=model_name,
-            opset=opset,
-            ir_version=opsets.ir_version(opset),
-            lowerings=rules,
-            decompose=to_core,
-            names={array_key(array): name for name, array in source.arrays.items()},
-            weights=baked,
-            inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals[count:], "inputs_as_nchw"),
-            outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),
-            provenance_level=provenance_level,
-            optimize_part=functools.partial(optimize_part, opset=opset, normalization_mode=normalization_mode),
-        )
-        optimize(model, write_out_composites, normalization_mode)
-    legalize(model, target)
+
+        def build(provenance_level: int) -> ir.Model:
+            model, write_out_composites = lower(
+                core if provenance_level else share_repeats(core, [True] * count),  # a copy has no line of its own
+                input_names=names.inputs,
+                output_names=names.outputs,
+                model_name=model_name,
+                opset=opset,
+                ir_version=opsets.ir_version(opset),
+                lowerings=rules,
+                decompose=to_core,
+                names={array_key(array): name for name, array in source.arrays.items()},
+                weights=baked,
+                inputs_as_nchw=_positions(inputs_as_nchw, names.inputs, core.in_avals[count:], "inputs_as_nchw"),
+                outputs_as_nchw=_positions(outputs_as_nchw, names.outputs, core.out_avals, "outputs_as_nchw"),
+                provenance_level=provenance_level,
+                optimize_part=functools.partial(optimize_part, opset=opset, normalization_mode=normalization_mode),
+            )
+            optimize(model, write_out_composites, normalization_mode)
+            return model
+
+        model = build(provenance_level)
+        try:
+            legalize(model, target)
+        except UnsupportedError:
+            if not provenance_level:
+                legalize(build(1), target)  # the same error, with the line that it is about
+            raise
     remove_unused(model)
     if loosen_internal_shapes or os.environ.get("JAX2ONNX_LOOSEN_INTERNAL_SHAPES") == "1":
         loosen(model)
@@ -246,6 +247,19 @@ def to_onnx(
     )
 
 
+def _to_core(traced: ClosedJaxpr, to_core: Callable[..., ClosedJaxpr]) -> tuple[ClosedJaxpr, ClosedJaxpr, Inventory]:
+    """A program without what no model does, the same in the primitives that are lowered, and what that consists of."""
+    traced = compat.programs.without_references(traced)
+    inventory = compat.programs.inventory(traced)
+    live = compat.programs.remove_dead_code(side_effects.drop(traced, inventory))
+    core = to_core(live, inventory=inventory)
+    if core is not live:  # the primitives that other libraries define have checks, too
+        inventory = compat.programs.inventory(core)
+        unchecked = side_effects.drop(core, inventory)
+        core = core if unchecked is core else compat.programs.remove_dead_code(unchecked)
+    return live, core, inventory
+
+
 def _provenance_level(given: str | None) -> int:
     """How much each node says of where it comes from: 0 nothing, 1 the line and the primitive, 2 the stack, too."""
     levels = {"source": 1, "stack": 2}
@@ -254,8 +268,7 @@ def _provenance_level(given: str | None) -> int:
         if text not in ("0", "1", "2"):
             raise InputError(f"The environment variable {PROVENANCE_VARIABLE} is {text!r}; it must be 0, 1 or 2.")
         return int(text)
-    if given not in levels:
-        raise InputError(f'provenance is {given!r}; it must be None, "source" or "stack".')
+    check_choices(provenance=(given, (None, *levels)))
     return levels[given]
 
 

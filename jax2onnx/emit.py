@@ -19,7 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from .errors import InputError
-from .options import check_sizes, is_text
+from .options import check_choices, check_sizes, is_text
 from .replacement import Output, Replacement, temporary
 from .streaming import pieces_of
 from .wire import model_pieces, size, skeleton
@@ -74,10 +74,7 @@ def check_emit_options(
     max_shard_size: int | None = None,
 ) -> None:
     """Raise `InputError` for options that cannot work, before any time is spent on tracing."""
-    if return_mode not in ("proto", "ir", "file"):
-        raise InputError(f'return_mode is {return_mode!r}; it must be "proto", "ir" or "file".')
-    if export_mode not in ("standard", "web"):
-        raise InputError(f'export_mode is {export_mode!r}; it must be "standard" or "web".')
+    check_choices(return_mode=(return_mode, ("proto", "ir", "file")), export_mode=(export_mode, ("standard", "web")))
     if export_mode == "web" and (external_data_limit is not None or max_shard_size is not None):
         raise InputError('export_mode="web" writes one self-contained file; it takes no external data options.')
     check_sizes(external_data_limit=(external_data_limit, 0), max_shard_size=(max_shard_size, 1))

@@ -15,6 +15,9 @@ from jax2onnx.options import is_text
 NAME = "name"
 """The key of an initializer's meta data under which its name in the program is, whatever became of it since."""
 
+SOURCE = "pkg.jax2onnx.source"
+"""The key of a node's metadata under which the line of the program is that it comes from, with `provenance`."""
+
 
 def array_key(array: Any) -> Any:
     """What tells an array from others: JAX may wrap a NumPy array anew, but its memory stays the same."""

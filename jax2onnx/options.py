@@ -43,6 +43,14 @@ def check_flags(**options: Any) -> None:
             raise InputError(f"{name} is {value!r}; it is True or False.")
 
 
+def check_choices(**options: tuple[Any, Sequence[Any]]) -> None:
+    """Each is one of those beside it."""
+    for name, (value, choices) in options.items():
+        if value not in choices:
+            *others, last = [str(c) if c is None else f'"{c}"' for c in choices]
+            raise InputError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}.")
+
+
 def check_names(**options: Any) -> None:
     """Each is a string that can be written."""
     for name, value in options.items():

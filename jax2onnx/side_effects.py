@@ -60,7 +60,7 @@ def drop(closed: ClosedJaxpr, inventory: compat.programs.Inventory | None = None
     if checks:
         warnings.warn(
             f"The model does without the {len(checks)} run-time checks of the program (the first is at {checks[0]}).",
-            stacklevel=4,
+            stacklevel=5,
         )
     return result
 

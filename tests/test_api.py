@@ -223,6 +223,16 @@ def test_unsupported_primitives_in_functions_of_jax_itself_are_at_the_line_that_
 # ------------------------------------------------------------------------------------------------------ own rules
 
 
+@pytest.mark.parametrize("provenance", [None, "source"])
+def test_an_operator_without_a_kernel_is_at_the_line_that_needs_it(provenance):
+    def fn(x):
+        return -(x * x)
+
+    line = fn.__code__.co_firstlineno + 1
+    with pytest.raises(UnsupportedError, match=rf"no kernel for Mul with float4.*, at .*test_api\.py:{line}\."):
+        to_onnx(fn, [jax.ShapeDtypeStruct((3,), jnp.float4_e2m1fn)], provenance=provenance)
+
+
 def test_own_lowering_for_one_call_only():
     called = []
 

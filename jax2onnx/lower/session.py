@@ -24,7 +24,7 @@ from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dims import onnx_shape
 from jax2onnx.lower.dtypes import tensor_type
 from jax2onnx.lower.registry import Rule
-from jax2onnx.naming import NAME, array_key
+from jax2onnx.naming import NAME, SOURCE, array_key
 from jax2onnx.paths import scope_parts
 from jax2onnx.permutations import inverse
 from jax2onnx.streaming import from_devices, is_elsewhere
@@ -201,7 +201,7 @@ class Session:
             return None
         props = {
             "pkg.jax2onnx.primitive": g.eqn.primitive.name,
-            "pkg.jax2onnx.source": compat.sources.source_line(g.eqn, *reversed(self._around)),
+            SOURCE: compat.sources.source_line(g.eqn, *reversed(self._around)),
         }
         if self.provenance_level > 1:
             props["pkg.jax2onnx.stack"] = compat.sources.source_stack(g.eqn, *reversed(self._around))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.errors import UnsupportedError
+from jax2onnx.errors import UNKNOWN_LINE, UnsupportedError
 from jax2onnx.graphs import DOMAIN, bodies
-from jax2onnx.naming import NAME
+from jax2onnx.naming import NAME, SOURCE
 from jax2onnx.targets.carriers import INT64, MODE, MODE_DEFAULT
 from jax2onnx.targets.emitter import Emitter, graph_of, new_node
 from jax2onnx.targets.plans import CONTROL_FLOW, EXEMPT, FUNCTIONS, Plan, no_kernel, plan_for
@@ -54,7 +54,10 @@ class Legalizer:
     def _visit_graph(self, graph: ir.Graph | ir.Function) -> None:
         for node in graph:
             if node.domain == "":
-                self.visit(node)
+                try:
+                    self.visit(node)
+                except UnsupportedError as error:
+                    raise error.at(node.metadata_props.get(SOURCE, UNKNOWN_LINE)) from None
             for body in bodies(node):
                 self._visit_graph(body)
 
