@@ -20,8 +20,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 
 from jax2onnx import compat
+from jax2onnx.decompose.signatures import Signatures, is_marked, literal_key
 from jax2onnx.dimensions import is_static
-from jax2onnx.functions import parse_mark
 
 repeated_p = Primitive("repeated")
 """Equations that occur several times: `body` has them once for all, `equations` those of this very copy. They use
@@ -54,7 +54,7 @@ def share_repeats(closed: ClosedJaxpr, known: Sequence[bool] = ()) -> ClosedJaxp
     count = _Counter()
     if count.of(closed) < MIN_EQUATIONS:
         return closed
-    return _share(closed, known, count, _Signatures())
+    return _share(closed, known, count, Signatures())
 
 
 class _Counter:
@@ -73,7 +73,7 @@ class _Counter:
         return self.of(compat.programs.callee(eqn.params)) if eqn.primitive in compat.kinds.CALL_PRIMITIVES else 1
 
 
-def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatures: _Signatures) -> ClosedJaxpr:
+def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatures: Signatures) -> ClosedJaxpr:
     jaxpr = closed.jaxpr
     contents = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     constants = {*contents, *(v for v, k in zip(jaxpr.invars, known, strict=False) if k)}
@@ -93,7 +93,7 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
         if (
             eqn.primitive not in compat.kinds.CALL_PRIMITIVES
             or count.of_equation(eqn) < MIN_EQUATIONS
-            or _is_marked(eqn)
+            or is_marked(eqn)
         ):
             return eqn
         inner = [not isinstance(v, Literal) and v in constants for v in eqn.invars]
@@ -162,13 +162,13 @@ def _equal_indices(contents: Mapping[Any, Any]) -> dict[Any, Any]:
 class _Fixed:
     """The equations that depend on no input: which of their results are the same, and how to make them in a body."""
 
-    def __init__(self, same: dict[Any, Any], eqns: Sequence[Any], signatures: _Signatures) -> None:
+    def __init__(self, same: dict[Any, Any], eqns: Sequence[Any], signatures: Signatures) -> None:
         self._same = same
         self._source: dict[Any, Any] = {}  # of what depends on nothing at all: an iota, a mask
         first: dict[Any, Any] = {}
         for eqn in eqns:
             number = signatures.of_equation(eqn)
-            operands = tuple([_literal(v) if isinstance(v, Literal) else self.the_same(v) for v in eqn.invars])
+            operands = tuple([literal_key(v) if isinstance(v, Literal) else self.the_same(v) for v in eqn.invars])
             model = first.setdefault((number, operands), eqn)
             self._same.update(zip(eqn.outvars, model.outvars, strict=True))
             variables = [v for v in eqn.invars if not isinstance(v, Literal)]
@@ -208,112 +208,6 @@ class _Fixed:
 def _has_static_results(eqn: Any) -> bool:
     """Whether no result has a symbolic dimension."""
     return is_static(d for v in eqn.outvars for d in getattr(v.aval, "shape", ()))
-
-
-def _is_marked(eqn: Any) -> bool:
-    return parse_mark(str(eqn.params.get("name", ""))) is not None
-
-
-# ---------------------------------------------------------------------------------------------------- equal equations
-
-
-class _Signatures:
-    """Numbers for equations: the same number for those that do the same, whatever values they do it with."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-        self._jaxprs: dict[int, Any] = {}
-        self._kept_alive: list[Any] = []  # what has its id() in a key
-        self._unequal = 0
-
-    def of_equation(self, eqn: Any) -> int:
-        """Negative for an equation that is like no other."""
-        try:
-            return self._number(self._key(eqn))
-        except _Unequal:
-            self._unequal -= 1
-            return self._unequal
-
-    def _number(self, key: Any) -> int:
-        try:
-            return self._numbers.setdefault(key, len(self._numbers))
-        except TypeError:  # a parameter that cannot be hashed
-            raise _Unequal from None
-
-    def _key(self, eqn: Any) -> Any:
-        if eqn.effects:
-            raise _Unequal
-        if eqn.primitive in compat.kinds.CALL_PRIMITIVES:
-            if _is_marked(eqn):
-                raise _Unequal
-            params: Any = self._structure(compat.programs.callee(eqn.params))
-        else:
-            params = tuple([(name, self._frozen(value)) for name, value in eqn.params.items()])
-        operands = tuple([_literal(v) if isinstance(v, Literal) else _type(v) for v in eqn.invars])
-        return eqn.primitive, params, operands, tuple(map(_type, eqn.outvars))
-
-    def _frozen(self, value: Any) -> Any:
-        """A parameter as something that is equal only to what means the same: 0.0 is not -0.0, and 1 is not True."""
-        kind = type(value)
-        if kind is int or kind is str or value is None:
-            return kind, value
-        if kind is tuple:
-            if _INT.issuperset(map(type, value)):  # a shape, or axes
-                return value
-            return kind, tuple([self._frozen(item) for item in value])
-        if kind is list:
-            return kind, tuple([self._frozen(item) for item in value])
-        if kind is float or kind is complex:
-            return kind, repr(value)
-        if isinstance(value, np.generic):
-            return kind, value.tobytes()
-        if compat.programs.is_jaxpr(value):
-            raise _Unequal  # loops and branches: their bodies would have to be copied, too
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return kind, tuple([self._frozen(item) for item in value])
-        if kind.__hash__ is None or isinstance(value, np.ndarray):
-            raise _Unequal
-        return kind, value
-
-    def _structure(self, closed: ClosedJaxpr) -> Any:
-        """What a called function does, as a number."""
-        jaxpr = closed.jaxpr
-        if id(jaxpr) not in self._jaxprs:
-            self._kept_alive.append(closed)
-            self._jaxprs[id(jaxpr)] = self._number(self._program(closed))
-        return self._jaxprs[id(jaxpr)]
-
-    def _program(self, closed: ClosedJaxpr) -> Any:
-        jaxpr = closed.jaxpr
-        place: dict[Any, int] = {}
-        for v in (*jaxpr.constvars, *jaxpr.invars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)):
-            place[v] = len(place)
-
-        def wiring(variables: Iterable[Any]) -> Any:
-            return tuple([_literal(v) if isinstance(v, Literal) else place[v] for v in variables])
-
-        equations = [(self._key(eqn), wiring(eqn.invars)) for eqn in jaxpr.eqns]
-        types = tuple(map(_type, (*jaxpr.constvars, *jaxpr.invars)))
-        return types, tuple(map(id, closed.consts)), tuple(equations), wiring(jaxpr.outvars)
-
-
-_INT = frozenset([int])
-
-
-class _Unequal(Exception):
-    """Something that cannot be compared."""
-
-
-def _type(variable: Any) -> Any:
-    aval = variable.aval
-    try:
-        return aval.shape, aval.dtype, aval.weak_type
-    except AttributeError:  # a token, say
-        raise _Unequal from None
-
-
-def _literal(literal: Any) -> Any:
-    return _type(literal), type(literal.val), np.asarray(literal.val).tobytes()
 
 
 # ---------------------------------------------------------------------------------------------------- runs of copies
