@@ -215,7 +215,7 @@ def test_sizes_keep_to_the_constraints(constraints: list[str]) -> None:
 
 def test_sizes_that_cannot_be_found() -> None:
     with pytest.raises(InputError, match="Found no sizes of N"):
-        sampling.sample_sizes(input_specs([("N",)], constraints=["N <= 3", "N >= 4"]))
+        sampling.sample_sizes(input_specs([("N",)], constraints=["N*N >= 10", "N*N <= 15"]))
 
 
 def test_arrays_are_repeatable_and_of_the_right_type() -> None:
