@@ -24,7 +24,7 @@ from jax2onnx.dimensions import is_static
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dtypes import BOOL, INT32, INT64
 from jax2onnx.lower.fold import MAX_BYTES
-from jax2onnx.lower.progressions import ends, progression
+from jax2onnx.lower.progressions import counted_axis, ends, progression
 
 Ints = Val | np.ndarray
 Dims = tuple[Any, ...]
@@ -119,6 +119,41 @@ def arrange(g: Builder, x: Val, labels: Sequence[int], order: Sequence[int]) -> 
 
 
 # -------------------------------------------------------------------------------------------------- where windows start
+
+
+def along_counters(g: Builder, w: Windows, indices: Val) -> tuple[Windows, Val]:
+    """The same windows, which are at the position of their index vector where a component of it counts these, as in
+    x[arange(B), i]. Counters are inside the operand, and need no check."""
+    columns = indices.columns
+    if columns is None or indices.const is not None:
+        return w, indices
+    batching, rest = dict(w.batching), []
+    for axis, column in zip(w.starts, columns, strict=True):
+        at = counted_axis(g, column) if axis not in w.kept and is_one(w.sizes[axis]) else None
+        if at is None or at in batching.values() or w.shape[axis] != w.batch[at]:
+            rest.append((axis, column))
+        else:
+            batching[axis] = at
+    if len(rest) in (0, len(columns)):
+        return w, indices
+    starts, left = zip(*rest, strict=True)
+    moved = dataclasses.replace(w, starts=starts, batching=batching)
+    if len(left) == 1:
+        return moved, left[0]
+    index = g.Concat(*left, axis=left[0].rank - 1)
+    index.columns = left
+    return moved, index
+
+
+def with_own_axis(w: Windows) -> tuple[Windows, int] | None:
+    """Single elements that move along the one axis that their array does not have, as in x[arange(B), i] of two axes:
+    the same in an array that has it, with size 1, and where that is."""
+    if len(w.moving) != 1 or w.kept or not w.batched or len(w.batch) != len(w.shape) - 1:
+        return None
+    (axis,) = w.moving
+    batching = {a: i + (i >= axis) for a, i in w.batching.items()}
+    wider = dataclasses.replace(w, batch=(*w.batch[:axis], 1, *w.batch[axis:]), batching=batching)
+    return (wider, axis) if wider.is_along_axis else None
 
 
 MODES = (
@@ -299,16 +334,31 @@ def positions(g: Builder, w: Windows, start: Ints, units: Units, keep: Callable[
     window = _table(g, len(axes), [(w.sizes[a], i, units[a]) for i, a in enumerate(axes)], units)
     sizes = tuple(w.sizes[a] for a in axes)
     depth = window.shape[-1]
-    if keep is None and isinstance(window, np.ndarray) and isinstance(table, np.ndarray) and is_small_grid(w, units):
+    columns = _columns(w, start, units) if keep is not None or not axes else None
+    if columns is not None:
+        first: Ints = g.Concat(*(as_val(g, c) for c in columns), axis=len(w.batch))
+    elif keep is None and isinstance(window, np.ndarray) and isinstance(table, np.ndarray) and is_small_grid(w, units):
         fixed = shift(table) + window
         total = fixed if moved is None else add(g, shift(moved), fixed)
         return _expand(g, total, (*w.batch, *sizes, depth))
-    first = table if moved is None else add(g, moved, table)
-    first = _expand(g, first, (*w.batch, depth))
+    else:
+        first = _expand(g, table if moved is None else add(g, moved, table), (*w.batch, depth))
     if keep is None:
         return _expand(g, add(g, shift(first), window), (*w.batch, *sizes, depth))
     first = keep(first)
     return add(g, unsqueeze(g, first, range(1, 1 + len(axes))), window)
+
+
+def _columns(w: Windows, start: Ints, units: Units) -> list[Ints] | None:
+    """The coordinates of single elements one by one, if some are computed and the others known."""
+    if isinstance(start, np.ndarray) or not w.batched or not is_static(w.batch) or not is_small_grid(w, units):
+        return None
+    moving = [start] if len(w.moving) == 1 else start.columns
+    if moving is None or sorted((*w.moving, *w.batched)) != list(units) or units != coordinates(list(units)):
+        return None
+    computed = dict(zip(w.moving, moving, strict=True))
+    places = np.indices((*w.batch, 1))
+    return [computed[a] if a in computed else places[w.batching[a]] for a in units]
 
 
 def _linear(g: Builder, start: Ints, units: Sequence[Dims]) -> Ints | None:

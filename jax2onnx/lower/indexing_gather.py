@@ -18,6 +18,7 @@ from jax2onnx.lower.indexing import (
     Ints,
     Windows,
     add,
+    along_counters,
     arrange,
     as_val,
     coordinates,
@@ -28,6 +29,7 @@ from jax2onnx.lower.indexing import (
     positions,
     product,
     strides,
+    with_own_axis,
 )
 from jax2onnx.lower.progressions import Progression, ends, progression
 from jax2onnx.lower.registry import lowers
@@ -66,6 +68,7 @@ def gather(
     if 0 in shape:
         return g.full(shape, 0, x.dtype)
     w = gather_windows(x.shape, indices.shape, dimension_numbers, slice_sizes)
+    w, indices = along_counters(g, w, indices)
     fills = mode == lax.GatherScatterMode.FILL_OR_DROP
     if fills:
         indices = _narrow(g, indices, x)
@@ -103,6 +106,9 @@ def read(g: Builder, w: Windows, x: Val, indices: Val, fill_value: Any = None) -
         ends = tuple(w.sizes[a] for a in w.cut)
         x = g.Slice(x, (0,) * len(w.cut), ends, w.cut)
         w = dataclasses.replace(w, shape=x.shape)
+    if (own := with_own_axis(w)) is not None:
+        wider, axis = own
+        return g.squeeze(read(g, wider, x, g.unsqueeze(indices, [axis]), fill_value), [axis])
     w, x = _without_transpose(w, x)
     form = _form(w)
     if form in (_one_slice, _along_axis) and (part := _even_steps(g, w, x, indices)) is not None:

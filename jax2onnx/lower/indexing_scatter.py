@@ -26,6 +26,7 @@ from jax2onnx.lower.indexing import (
     MODES,
     Ints,
     Windows,
+    along_counters,
     are_some_inside,
     arrange,
     as_val,
@@ -37,6 +38,7 @@ from jax2onnx.lower.indexing import (
     positions,
     product,
     strides,
+    with_own_axis,
 )
 from jax2onnx.lower.indexing_block import ADD, MAX, MIN, MUL, SET, combined, write_block
 from jax2onnx.lower.indexing_gather import SHORT_ROW
@@ -78,6 +80,8 @@ def _rule(combine: str, prepare: Callable[[Builder, Val], Val] | None = None) ->
         if prepare is not None:
             updates = prepare(g, updates)
         w = scatter_windows(x.shape, indices.shape, updates.shape, dimension_numbers)
+        given = indices
+        w, indices = along_counters(g, w, given)
         drops = mode != lax.GatherScatterMode.CLIP
         if combine in (MIN, MAX) and g.opset < 18 and not (unique_indices or w.never_overlap):
             step = functools.partial(
@@ -87,7 +91,7 @@ def _rule(combine: str, prepare: Callable[[Builder, Val], Val] | None = None) ->
                 mode=mode,
                 unique_indices=False,
             )
-            return g.call_jax(step, x, indices, updates)
+            return g.call_jax(step, x, given, updates)
         if not drops and not are_some_inside(w):
             indices, drops = moved_inside(g, w, indices), True
         return write(g, w, x, indices, updates, combine, drops=drops, unique=unique_indices)
@@ -139,6 +143,10 @@ def write(
     if not w.shape:
         row = dataclasses.replace(w, shape=(1,), sizes=(1,))
         return g.reshape(write(g, row, g.reshape(x, (1,)), indices, updates, combine, drops=drops), ())
+    if (own := with_own_axis(w)) is not None:
+        wider, axis = own
+        index, updates = g.unsqueeze(indices, [axis]), g.unsqueeze(updates, [axis])
+        return write(g, wider, x, index, updates, combine, drops=drops, unique=unique)
     if drops and indices.const is None and (longer := _with_spare_rows(g, w, x, updates)) is not None:
         start, _ = locate(g, w, indices, check=False, margin=1)
         u = arrange(g, updates, w.order, [*w.batch_axes, *range(1, x.rank)])
@@ -195,10 +203,10 @@ def _scatter(
 ) -> Val:
     """The axes up to `last` are addressed by position, the rest of a position is written as a whole."""
     unique = unique or _are_distinct(g, w, start, valid)
-    in_order = unique or (is_static(u.shape) and product(u.shape) <= IN_ORDER_UP_TO)
-    if not in_order and w.is_along_axis and valid is None:
+    if w.is_along_axis and valid is None:
         index = g.squeeze(as_val(g, start), [len(w.batch)])
         return _emit(g, "Elements", x, index, u, combine, unique=unique, axis=w.moving[0])
+    in_order = unique or (is_static(u.shape) and product(u.shape) <= IN_ORDER_UP_TO)
     addressed = range(last + 1)
     units = coordinates(addressed)
     if not in_order or not is_small_grid(w, units):

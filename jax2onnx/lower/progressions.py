@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import compat
@@ -25,6 +26,23 @@ class Progression(NamedTuple):
 def progression(g: Builder, x: Val, count: Any = 1) -> Progression | None:
     """What the elements of `x` are, of which there are `count`, if that can be seen."""
     return _read(g.dims.known(), x.value, count)
+
+
+def counted_axis(g: Builder, x: Val) -> int | None:
+    """The axis along which the elements of `x` are 0, 1, 2, ..., all others being the same."""
+    if x.const is not None:
+        return next((axis for axis in range(x.rank) if _counts(x.const, axis)), None)
+    small = x.small or x
+    many = [axis for axis, size in enumerate(small.shape) if size != 1]
+    if len(many) != 1 or progression(g, small, small.shape[many[0]]) != (0, 1):
+        return None
+    return many[0] + x.rank - small.rank
+
+
+def _counts(array: np.ndarray, axis: int) -> bool:
+    size = array.shape[axis]
+    line = np.arange(size).reshape([size if i == axis else 1 for i in range(array.ndim)])
+    return size > 1 and bool((array == line).all())
 
 
 def _read(known: dict[int, Any], value: ir.Value | None, count: Any) -> Progression | None:

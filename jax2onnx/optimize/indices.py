@@ -172,8 +172,9 @@ def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: Size) -
             case "Gather" | "GatherElements" | "ScatterElements" if i == 1:
                 fits = _size_of_axis(dims(data)[attribute(node, "axis", 0)]) == size
             case "GatherND" | "ScatterND" if i == 1:
-                axis = dims(data)[attribute(node, "batch_dims", 0)]
-                fits = dims(value)[-1] == 1 and _size_of_axis(axis) == size
+                fits = dims(value)[-1] == 1 and _is_size_of(node, 0, size)
+            case "Concat" if dims(value)[-1] == 1:
+                fits = _is_component(node, i, size)
             case "Equal":
                 fits = unclipped is not None and node.inputs[1 - i] is unclipped
             case "Compress" | "Cast" | "Expand" | "Reshape" | "Squeeze" | "Unsqueeze" if i == 0:
@@ -183,6 +184,25 @@ def _is_only_an_index(value: ir.Value, unclipped: ir.Value | None, size: Size) -
         if not fits:
             return False
     return True
+
+
+def _is_size_of(node: ir.Node, component: int, size: Size) -> bool:
+    """Has the axis along which a component of index vectors moves this size?"""
+    assert node.inputs[0] is not None
+    return _size_of_axis(dims(node.inputs[0])[attribute(node, "batch_dims", 0) + component]) == size
+
+
+def _is_component(concat: ir.Node, i: int, size: Size) -> bool:
+    """Is the operand `i` of a Concat a component of index vectors, along an axis of this size, and nothing else?"""
+    vectors = concat.outputs[0]
+    rank = len(dims(vectors))
+    before = [dims(part)[-1] for part in concat.inputs[:i] if part is not None]
+    if attribute(concat, "axis") % rank != rank - 1 or not is_static(before) or vectors.is_graph_output():
+        return False
+    return all(
+        use.node.op_type in ("GatherND", "ScatterND") and use.idx == 1 and _is_size_of(use.node, sum(before), size)  # type: ignore[arg-type]
+        for use in vectors.uses()
+    )
 
 
 @RULES.rewrites("Gather", given=first("Concat"))
