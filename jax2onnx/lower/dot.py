@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from jax import numpy as jnp
 
-from jax2onnx.dimensions import is_static, likely_size
+from jax2onnx.dimensions import likely_size
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dtypes import BOOL, FLOAT32, FLOAT64, INT32, is_float
+from jax2onnx.lower.dtypes import BOOL, FLOAT32, FLOAT64, INT32
 from jax2onnx.lower.registry import lowers
-
-MANY_PRODUCTS = 4096
-"""ONNX Runtime multiplies fewer in the time that a conversion of the result takes."""
 
 
 @lowers(lax.dot_general_p)
@@ -26,11 +22,7 @@ def dot_general(
     """Sum over the contracted axes, for each index of the batch axes; the result has batch, then a's, then b's axes."""
     aval = g.avals_out[0]
     (contract_a, contract_b), (batch_a, batch_b) = dimension_numbers
-    floats = _exact_floats(a, b, contract_a, aval)
-    if floats is not None:
-        a, b = g.cast(a, floats), g.cast(b, floats)
-    else:
-        a, b = (g.cast(x, INT32 if aval.dtype == BOOL else aval.dtype) for x in (a, b))
+    a, b = (g.cast(x, INT32 if aval.dtype == BOOL else aval.dtype) for x in (a, b))
     free_a = [i for i in range(a.rank) if i not in contract_a and i not in batch_a]
     free_b = [i for i in range(b.rank) if i not in contract_b and i not in batch_b]
     sizes = [[x.shape[i] for i in axes] for x, axes in ((a, batch_a), (a, free_a), (b, free_b), (a, contract_a))]
@@ -51,24 +43,6 @@ def dot_general(
         product = _product(g, b, a, (), (), free_b, free_a, contract_b, contract_a, aval.dtype)
         return g.transpose(product, [*range(len(free_b), len(aval.shape)), *range(len(free_b))])
     return _product(g, a, b, batch_a, batch_b, free_a, free_b, contract_a, contract_b, aval.dtype)
-
-
-def _exact_floats(a: Val, b: Val, contracted: Sequence[int], aval: Any) -> np.dtype | None:
-    """Floats that hold every partial sum of a large product of small integers exactly: several times as fast."""
-    inner = [a.shape[i] for i in contracted]
-    if is_float(aval.dtype) or not is_static((*inner, *aval.shape)):
-        return None
-    terms = math.prod(inner)
-    if terms * math.prod(aval.shape) < MANY_PRODUCTS:
-        return None
-    largest = terms * _largest(a.dtype) * _largest(b.dtype)
-    if largest <= 2**24:
-        return FLOAT32
-    return FLOAT64 if largest < 2**31 else None  # more would not fit the integers that they become
-
-
-def _largest(dtype: np.dtype) -> int:
-    return 1 if dtype == BOOL else max(-int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max))
 
 
 def _is_weight_times_rows(a: Val, b: Val, free_a: list[int], free_b: list[int], contract_b: list[int]) -> bool:
@@ -102,8 +76,6 @@ def _product(
     left = _matrix(g, a, batch_a, free_a, contract_a, left_stays, keep_rows=True)
     right = _matrix(g, b, batch_b, contract_b, free_b, right_stays, keep_rows=False)
     product = g.MatMul(left, right)
-    if is_float(product.dtype) and not is_float(dtype):
-        product = g.cast(product, INT32)  # which wraps around in a smaller type, as JAX does
     product = g.cast(product, dtype)
     shape = [x.shape[i] for x, axes in ((a, batch_a), (a, free_a), (b, free_b)) for i in axes]
     return g.reshape(product, shape)

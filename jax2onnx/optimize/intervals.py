@@ -15,7 +15,7 @@ from jax2onnx.dimensions import is_static
 from jax2onnx.graphs import bodies
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import attribute, axes_of, constant, dims, producer, scalar, splat
-from jax2onnx.optimize.ranges import FLOATS, is_clipped, truncated
+from jax2onnx.optimize.ranges import FLOATS, LIMITS, is_clipped, range_of, truncated
 
 RULES = RuleSet()
 
@@ -34,10 +34,6 @@ MAX_SIZE = 100_000
 LARGEST_SIZE = 2**31 - 1
 """No axis is longer: JAX counts in int32."""
 
-LIMITS = {
-    ir.DataType.from_numpy(np.dtype(name)): np.iinfo(name)
-    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-}
 SAME_VALUES = {"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Gather", "Identity"}
 PLACES = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}
 """Operators that tell the places of elements along an axis, and the one that they do it for by default."""
@@ -67,7 +63,9 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
         steps = range(int(start), int(limit), int(step))
         return (min(steps[0], steps[-1]), max(steps[0], steps[-1])) if len(steps) else None
     if node.op_type == "Cast":
-        found = bounds(node.inputs[0], depth - 1) or _of_dtype(node.inputs[0]) or truncated(node.inputs[0], depth - 1)
+        found = (
+            bounds(node.inputs[0], depth - 1) or bounds_of_dtype(node.inputs[0]) or truncated(node.inputs[0], depth - 1)
+        )
     elif node.op_type in SAME_VALUES:
         found = bounds(node.inputs[0], depth - 1)
     elif node.op_type in PLACES:
@@ -107,7 +105,7 @@ def bounds(value: ir.Value | None, depth: int = MAX_DEPTH) -> Interval | None:
     return found if found is not None and limits.min <= found[0] and found[1] <= limits.max else None
 
 
-def _of_dtype(value: ir.Value | None) -> Interval | None:
+def bounds_of_dtype(value: ir.Value | None) -> Interval | None:
     """Between which integers the elements of a value are because of its type."""
     if value is None or value.dtype == ir.DataType.BOOL:
         return None if value is None else (0, 1)
@@ -233,6 +231,12 @@ def choose_by_known_ranges(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     chosen = node.inputs[1 if outcome else 2]
     return chosen if chosen is not None and dims(chosen) == dims(node.outputs[0]) else None
+
+
+@RULES.rewrites("IsNaN", given=first("Conv"))
+def sums_of_integers_are_numbers(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Floats that became of integers are no NaN, and nor are the sums of their products."""
+    return None if range_of(node.inputs[0]).has_nan else everywhere(r, False, node, node.inputs[0])
 
 
 @RULES.rewrites("Compress")

@@ -7,13 +7,14 @@ and no test as an index.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.optimize.queries import constant, producer, scalar
+from jax2onnx.dimensions import is_static
+from jax2onnx.optimize.queries import constant, dims, producer, scalar
 
 MAX_DEPTH = 8
 """How many nodes back is looked."""
@@ -22,6 +23,13 @@ MAX_SIZE = 4096
 """Larger arrays are not searched for their extremes."""
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+EPSILON = float(np.finfo(np.float32).eps)
+LIMITS = {
+    ir.DataType.from_numpy(np.dtype(name)): np.iinfo(name)
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+}
+"""The least and the greatest of each type of integers."""
+
 SAME_VALUES = {"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Gather", "Identity"}
 ROUNDED: dict[str, Callable[[float], float]] = {"Floor": np.floor, "Ceil": np.ceil, "Round": np.rint}
 
@@ -49,8 +57,13 @@ def range_of(value: ir.Value | None, depth: int = MAX_DEPTH) -> Range:
         return ALL
     x = range_of(node.inputs[0], depth - 1) if node.inputs else ALL
     op_type = node.op_type
+    if op_type == "Cast" and (integers := LIMITS.get(node.inputs[0].dtype)) is not None:  # type: ignore[union-attr,arg-type]
+        numpy_dtype = value.dtype.numpy()
+        return Range(float(numpy_dtype.type(integers.min)), float(numpy_dtype.type(integers.max)), False)
     if op_type in SAME_VALUES or (op_type == "Cast" and value.dtype == ir.DataType.DOUBLE):
         return x
+    if op_type == "Conv" and len(node.inputs) == 2:
+        return _of_sum(dims(node.inputs[1])[1:], x, range_of(node.inputs[1], depth - 1))  # type: ignore[arg-type]
     if op_type in ROUNDED:
         return Range(float(ROUNDED[op_type](x.low)), float(ROUNDED[op_type](x.high)), x.has_nan)
     if op_type == "Clip" and len(node.inputs) == 3:
@@ -63,6 +76,15 @@ def range_of(value: ir.Value | None, depth: int = MAX_DEPTH) -> Range:
     if op_type == "Where":
         return _of_choice(node, depth)
     return ALL
+
+
+def _of_sum(sizes: Sequence[int | str], x: Range, y: Range) -> Range:
+    """What sums of products are, of so many terms, or of some of them; and a little more, since each sum is rounded."""
+    products = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+    if x.has_nan or y.has_nan or not is_static(sizes) or not np.isfinite(products).all():
+        return ALL
+    terms = math.prod(map(int, sizes)) * (1 + math.prod(map(int, sizes)) * EPSILON)
+    return Range(min(*products, 0) * terms, max(*products, 0) * terms, False)
 
 
 def _of_choice(node: ir.Node, depth: int) -> Range:

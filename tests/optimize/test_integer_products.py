@@ -1,4 +1,4 @@
-"""Products of small integers: exact, also where all of them are as large as they can be."""
+"""Products of small integers: exact floats, also where all of them are as large as they can be."""
 
 from __future__ import annotations
 
@@ -42,3 +42,17 @@ def test_large_products_are_of_floats() -> None:
     model = check(lambda a, b: lax.dot(a, b, preferred_element_type=np.int32), *[extremes("int8", 64, 64)] * 2)
     assert [node.op_type for node in model.graph.node] == ["Cast", "Cast", "MatMul", "Cast"]
     assert {node.attribute[0].i for node in model.graph.node[:2]} == {1}
+
+
+@pytest.mark.parametrize("dims", [None, [("B", 8, 64), ("B", 64, 9)]], ids=["static", "symbolic"])
+def test_numbers_that_are_known_to_be_small(dims: Any) -> None:
+    def products(a: Any, b: Any) -> list[Any]:
+        wide = a.astype(np.int32) - 3, b.astype(np.int32)
+        return [wide[0] @ wide[1], (a > 5).astype(np.int32) @ (b > 5).astype(np.int32)]
+
+    model = check(products, extremes("int8", 4, 8, 64), extremes("int16", 4, 64, 9), dims=dims)
+    outputs = {output.name for output in model.graph.output}
+    (last,) = {node.op_type for node in model.graph.node if outputs.intersection(node.output)}
+    assert last == "Cast"
+    large = check(lambda a: a @ a, extremes("int32", 16, 16))  # wraps around
+    assert "Cast" not in {node.op_type for node in large.graph.node}
