@@ -1,7 +1,12 @@
-"""Convolutions that ONNX's Conv does not have: of integers (matrix products), and in a symbolic number of groups."""
+"""Convolutions that ONNX's Conv does not have.
+
+Those of integers are convolutions of floats that hold all sums exactly, or matrix products. Those in a symbolic number
+of groups are one convolution after the other.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +18,10 @@ from jax import numpy as jnp
 
 from jax2onnx import compat
 from jax2onnx.decompose.registry import decomposes
+from jax2onnx.dimensions import is_static
+
+MOST_PARTS = 32
+"""So many convolutions of floats take less time than the product of matrices of integers that is the same."""
 
 
 def _is_no_conv(avals: Sequence[Any], params: Any) -> bool:
@@ -25,7 +34,46 @@ def conv(lhs: jax.Array, rhs: jax.Array, **params: Any) -> jax.Array:
     """Of integers, or in groups whose number is symbolic."""
     if jnp.issubdtype(lhs.dtype, jnp.inexact):
         return conv_by_groups(lhs, rhs, **params)
-    return conv_as_matmul(lhs, rhs, **params)
+    at_once = _features_at_once(lhs, rhs, params)
+    return conv_as_matmul(lhs, rhs, **params) if not at_once else conv_as_floats(lhs, rhs, at_once, **params)
+
+
+def _features_at_once(lhs: jax.Array, rhs: jax.Array, params: Any) -> int:
+    """Over how many features float32 holds the sums of products of integers; 0 if that would be too many parts."""
+    features, *window = (rhs.shape[axis] for axis in params["dimension_numbers"].rhs_spec[1:])
+    if not is_static((features, *window)) or features == 0:
+        return 0
+    if jnp.issubdtype(params["preferred_element_type"] or lhs.dtype, jnp.inexact):
+        return 0
+    largest = math.prod((*window, _largest(lhs.dtype), _largest(rhs.dtype)))
+    at_once = 2**24 // max(largest, 1)
+    is_grouped = params["feature_group_count"] > 1 or params["batch_group_count"] > 1
+    return at_once if at_once * (1 if is_grouped else MOST_PARTS) >= features else 0
+
+
+def _largest(dtype: np.dtype) -> int:
+    """The largest size of an integer, or of a boolean."""
+    return 1 if dtype == np.bool_ else -int(jnp.iinfo(dtype).min) or int(jnp.iinfo(dtype).max)
+
+
+def conv_as_floats(
+    lhs: jax.Array, rhs: jax.Array, at_once: int, *, dimension_numbers: Any, preferred_element_type: Any, **params: Any
+) -> jax.Array:
+    """The sum of convolutions of some features each."""
+    dtype = np.dtype(preferred_element_type) if preferred_element_type is not None else lhs.dtype
+    sums = dtype if dtype.itemsize > 4 else np.dtype(np.int32)  # which wraps around in a smaller type
+    axes = dimension_numbers.lhs_spec[1], dimension_numbers.rhs_spec[1]
+    features = rhs.shape[axes[1]]
+
+    def convolve(begin: int) -> jax.Array:
+        ends = begin, min(begin + at_once, features)
+        parts = (lax.slice_in_dim(x, *ends, axis=axis) for x, axis in zip((lhs, rhs), axes, strict=True))
+        operands = (lhs, rhs) if at_once >= features else parts
+        as_floats = (x.astype(np.float32) for x in operands)
+        kind = {"dimension_numbers": dimension_numbers, "preferred_element_type": None}
+        return lax.conv_general_dilated_p.bind(*as_floats, **kind, **params).astype(np.int32).astype(sums)
+
+    return functools.reduce(lax.add, map(convolve, range(0, features, at_once))).astype(dtype)
 
 
 def conv_by_groups(

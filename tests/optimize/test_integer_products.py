@@ -56,3 +56,54 @@ def test_numbers_that_are_known_to_be_small(dims: Any) -> None:
     assert last == "Cast"
     large = check(lambda a: a @ a, extremes("int32", 16, 16))  # wraps around
     assert "Cast" not in {node.op_type for node in large.graph.node}
+
+
+FEATURES = [(dtype, features) for dtype in ("int8", "uint8", "int16", "uint16") for features in (3, 300)]
+
+
+@pytest.mark.parametrize("case", quick([("int8", 3), ("uint8", 300), ("uint16", 3)], FEATURES))
+def test_convolutions_of_all_features_and_of_some(case: tuple[str, int]) -> None:
+    dtype, features = case
+    x, kernel = extremes(dtype, 2, features, 6, 5), extremes(dtype, 4, features, 3, 2)
+    x[:, :, :3] = kernel[0] = np.iinfo(dtype).min or np.iinfo(dtype).max
+
+    def convolve(x: Any, kernel: Any) -> list[Any]:
+        wide = lax.conv_general_dilated(x, kernel, (2, 1), "SAME", preferred_element_type=np.int32)
+        swapped = lax.conv_general_dilated(
+            x.transpose(0, 2, 3, 1),
+            kernel.transpose(2, 3, 1, 0),
+            (1, 1),
+            [(1, 0), (-1, 2)],
+            rhs_dilation=(1, 2),
+            lhs_dilation=(2, 1),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            preferred_element_type=np.int32,
+        )
+        same = [lax.conv_general_dilated(v, v[:, :, :3, :3], (1, 1), "VALID") for v in (x, kernel)]  # wraps around
+        return [wide, swapped, *same]
+
+    model = check(convolve, x, kernel)
+    assert ("MatMul" in {node.op_type for node in model.graph.node}) == ("16" in dtype)
+
+
+def test_convolutions_in_groups() -> None:
+    def convolve(x: Any, kernel: Any) -> Any:
+        return lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", feature_group_count=6, preferred_element_type=np.int32
+        )
+
+    model = check(convolve, extremes("int8", 2, 6, 5, 5), extremes("int8", 6, 1, 3, 3), dims=[("B", 6, 5, 5), None])
+    assert [node.op_type for node in model.graph.node] == ["Cast", "Cast", "Conv", "Cast"]
+
+
+def test_convolutions_of_no_features() -> None:
+    check(
+        lambda x, kernel: lax.conv(x, kernel, (1, 1), "SAME"),
+        np.ones((2, 0, 5, 5), "int8"),
+        np.ones((4, 0, 3, 3), "int8"),
+    )
+
+
+def test_convolutions_of_conditions() -> None:
+    x, kernel = extremes("bool", 2, 3, 6, 5), extremes("bool", 4, 3, 3, 2)
+    check(lambda x, kernel: lax.conv(x, kernel, (1, 2), "SAME"), x, kernel)
