@@ -222,19 +222,22 @@ def order_columns_as_wanted(r: Rewriter, node: ir.Node) -> ir.Value | None:
     flat = split.inputs[0]
     assert flat is not None
     before, _ = _steps_to(flat, len(dims(flat)), *PRODUCTS, "Add", "Sub")
-    dense = _dense((before[-1] if before else split).inputs[0])
+    product = (before[-1] if before else split).inputs[0]
+    dense = _dense(product)
     apart, lead = dims(split.outputs[0]), len(dims(flat)) - 1
     sizes = apart[lead:]
-    if dense is None or any(s.op_type not in UNARY for s in before) or apart[:lead] != dims(flat)[:-1]:
+    if product is None or dense is None or any(s.op_type not in UNARY for s in before):
         return None
     shape = permuted(apart, perm)
-    if perm[:lead] != list(range(lead)) or not is_static(sizes) or not can_be_reshaped(dims(flat), shape):
+    if apart[:lead] != dims(flat)[:-1] or perm[:lead] != list(range(lead)):
+        return None
+    if not is_static(sizes) or not can_be_reshaped(dims(flat), shape):
         return None
     order = [i - lead for i in perm[lead:]]
     bias = dense.bias
     if bias is not None:
         bias = bias.reshape([int(d) for d in sizes]).transpose(order).reshape(-1)
-    value: ir.Value | None = dense.written(r, _in_order(r, dense.w, 1, sizes, order), bias, flat)
+    value: ir.Value | None = dense.written(r, _in_order(r, dense.w, 1, sizes, order), bias, product)
     for step in reversed(before):
         value = r.op(step.op_type, value, like=step.outputs[0], **values_of(step))
     assert value is not None

@@ -135,3 +135,11 @@ def test_images_are_made_as_convolutions_want_them(batch):
 
     model = check(fn, drawn(2, 6), dims=[(batch, 6)], **CLOSE)
     assert operators(model) == ["Gemm", "Relu", "Reshape", "Sub", "Mul", "Tanh", "Conv", "Transpose"]
+
+
+def test_images_may_be_of_another_type_than_the_product():
+    w, x = drawn(6, 48), drawn(2, 6)
+    halves = check(lambda z: (z @ w).astype(np.float16).reshape(-1, 4, 4, 3).transpose(0, 3, 1, 2), x)
+    assert operators(halves) == ["MatMul", "Cast", "Reshape"]
+    questions = check(lambda z: jnp.isnan(z @ w).reshape(-1, 4, 4, 3).transpose(0, 3, 1, 2), x)
+    assert operators(questions) == ["MatMul", "IsNaN", "Reshape"]
