@@ -56,7 +56,7 @@ def _broadcast(x: np.ndarray, *, shape: Any, broadcast_dimensions: Any, **_: Any
     expanded = [1] * len(shape)
     for size, axis in zip(x.shape, broadcast_dimensions, strict=True):
         expanded[axis] = size
-    return np.broadcast_to(x.reshape(expanded), shape)
+    return np.broadcast_to(x.transpose(np.argsort(broadcast_dimensions)).reshape(expanded), shape)
 
 
 def _iota(*, dtype: Any, shape: Any, dimension: int, **_: Any) -> np.ndarray:

@@ -29,6 +29,8 @@ def broadcast_in_dim(
 ) -> Val:
     """Axis i of the operand is axis broadcast_dimensions[i] of the result; the rest is repeated."""
     shape = tuple(shape)
+    x = g.transpose(x, sorted(range(x.rank), key=broadcast_dimensions.__getitem__))
+    broadcast_dimensions = sorted(broadcast_dimensions)
     added = [i for i in range(len(shape)) if i not in broadcast_dimensions]
     if x.shape == tuple(shape[i] for i in broadcast_dimensions) and all(
         isinstance(shape[i], int) and shape[i] == 1 for i in added

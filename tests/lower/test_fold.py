@@ -28,6 +28,7 @@ def test_known_operands_of_what_numpy_computes():
         a, b = jnp.asarray(FLOATS), jnp.asarray(FLOATS[::-1].copy())
         m, mask, small = jnp.arange(6).reshape(2, 3), a > b, a.astype(jnp.bfloat16)
         moved = lax.reshape(m, (3, 2), (1, 0)), m.T, lax.squeeze(m[None], (0,)), lax.concatenate([m, m * 2], 1)
+        moved += (lax.broadcast_in_dim(m, (3, 4, 2), (2, 0)),)
         chosen = lax.select_n(mask, a, b), lax.select_n(m[0], b[:3], a[:3], -a[3:]), lax.select_n(mask[0], a, b)
         pairs = [f(a, b) for f in (lax.max, lax.min, lax.add, lax.mul, lax.eq, lax.lt, lax.div)]
         return moved, chosen, pairs, [~mask, -a, small * small, lax.max(small, -small), lax.abs(a), lax.square(a)], x

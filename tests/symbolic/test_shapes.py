@@ -80,6 +80,20 @@ def test_broadcasts():
     check_at_sizes(f, X, "f32[B]", empty="B T")
 
 
+def test_broadcasts_that_transpose():
+    def f(x, y):
+        b, t, _ = x.shape
+        return (
+            lax.broadcast_in_dim(x, (4, t, b), (2, 1, 0)),
+            lax.broadcast_in_dim(x, (4, 2, b, t, 3), (2, 3, 0)),
+            lax.broadcast_in_dim(y[:, None], (t, 2, b, 1), (2, 0)),
+            lax.broadcast_in_dim(lax.iota(np.int32, 6).reshape(3, 2), (2, t, 3), (2, 0)),
+            jax.vmap(lambda row: lax.broadcast_in_dim(row, (4, 5, t), (2, 0)))(x),
+        )
+
+    check_at_sizes(f, X, "f32[B]", empty="B T")
+
+
 def test_iotas():
     def f(x):
         b, t = x.shape
