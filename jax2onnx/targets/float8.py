@@ -24,6 +24,7 @@ def to_float8(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     limit = BEYOND.get(e.dtype)
     if limit is None:
         return None
+    _check_that_there_is(e, x)
     if not dtype_of(x).is_floating_point() or dtype_of(x).bitwidth <= 8:
         x = e.cast(x, FLOAT)
     size = e.Abs(x)
@@ -32,6 +33,12 @@ def to_float8(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     else:
         x = e.Where(e.Greater(size, limit, dtype=BOOL), e.const(np.nan, x.dtype), x, dtype=x.dtype)
     return [e.raw("Cast", x, to=int(e.dtype), saturate=0, dtype=e.dtype)]
+
+
+def _check_that_there_is(e: Emitter, x: ir.Value) -> None:
+    """Older opsets do not have all of these types."""
+    if not table.has_kernel(e.legalizer.target, "Cast", e.opset, {"T1": FLOAT, "T2": e.dtype}):
+        raise no_kernel(e.legalizer.target, "Cast", e.opset, [dtype_of(x), e.dtype])
 
 
 LARGEST = 2.0**127
@@ -43,8 +50,7 @@ def to_power_of_two(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
     (x,) = e.operands
     if e.dtype != ir.DataType.FLOAT8E8M0:
         return None
-    if not table.has_kernel(e.legalizer.target, "Cast", e.opset, {"T1": FLOAT, "T2": e.dtype}):
-        raise no_kernel(e.legalizer.target, "Cast", e.opset, [dtype_of(x), e.dtype])
+    _check_that_there_is(e, x)
     wide = x
     if dtype_of(x) == ir.DataType.DOUBLE or not dtype_of(x).is_floating_point() or dtype_of(x).bitwidth <= 8:
         x = e.cast(x, FLOAT)

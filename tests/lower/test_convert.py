@@ -50,6 +50,14 @@ def test_to_four_bits_truncates(dtype):
     check(lambda x: [lax.convert_element_type(v, dtype) for v in (x, x.astype(np.float16), x.astype(np.int32))], x)
 
 
+@pytest.mark.parametrize("target", ["onnx", "onnxruntime"])
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=lambda d: d.__name__)
+def test_there_is_no_float8_in_old_opsets(dtype, target):
+    check(lambda x: x.astype(dtype), np.float32([0.3, -448, 1e6, np.nan]), opset=19, target=target)
+    with pytest.raises(jax2onnx.UnsupportedError, match=r"Cast with float and float8.*opset 18"):
+        jax2onnx.to_onnx(lambda x: x.astype(dtype), [(3,)], opset=18, target=target)
+
+
 @pytest.mark.parametrize("other", [jnp.int2, jnp.float4_e2m1fn, jnp.float8_e8m0fnu], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=lambda d: d.__name__)
 def test_types_that_the_runtime_does_not_cast(dtype, other):
