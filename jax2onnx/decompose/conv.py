@@ -34,6 +34,9 @@ def conv(lhs: jax.Array, rhs: jax.Array, **params: Any) -> jax.Array:
     """Of integers, or in groups whose number is symbolic."""
     if jnp.issubdtype(lhs.dtype, jnp.inexact):
         return conv_by_groups(lhs, rhs, **params)
+    result = jax.eval_shape(functools.partial(lax.conv_general_dilated_p.bind, **params), lhs, rhs)
+    if any(0 in x.shape for x in (lhs, rhs, result)):  # nothing to sum, or no place for a window
+        return jnp.zeros(result.shape, result.dtype)
     at_once = _features_at_once(lhs, rhs, params)
     return conv_as_matmul(lhs, rhs, **params) if not at_once else conv_as_floats(lhs, rhs, at_once, **params)
 

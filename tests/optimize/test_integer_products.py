@@ -104,6 +104,13 @@ def test_convolutions_of_no_features() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+@pytest.mark.parametrize("shapes", [((1, 2, 3), (4, 2, 5)), ((0, 2, 5), (4, 2, 3)), ((1, 2, 5), (0, 2, 3))])
+def test_convolutions_without_results(shapes: tuple[tuple[int, ...], ...], dtype: str) -> None:
+    """No window fits into the array, or there are no arrays, or no kernels."""
+    check(lambda x, k: lax.conv_general_dilated(x, k, (2,), [(0, -1)]), *(np.ones(shape, dtype) for shape in shapes))
+
+
 def test_convolutions_of_conditions() -> None:
     x, kernel = extremes("bool", 2, 3, 6, 5), extremes("bool", 4, 3, 3, 2)
     check(lambda x, kernel: lax.conv(x, kernel, (1, 2), "SAME"), x, kernel)
