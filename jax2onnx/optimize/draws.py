@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from jax2onnx.graphs import bodies, roots, use_instead
 from jax2onnx.optimize.engine import Rewriter, RuleSet, constants_for, rename_operator
-from jax2onnx.optimize.queries import as_shape, constant, dims, used_values
+from jax2onnx.optimize.queries import aligned_dims, as_shape, constant, dims, used_values
 from jax2onnx.optimize.simplify import broadcast
 
 THREEFRY = "threefry2x32"
@@ -39,8 +39,7 @@ def write_out_threefry(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...]:
     def op(name: str, a: ir.Value | None, b: ir.Value | int | None, **attributes: Any) -> ir.Value:
         b = r.const(b, np.uint32) if isinstance(b, int) else b
         assert a is not None and b is not None
-        shape = broadcast([dims(a), dims(b)])  # at first, no two of the operands need be as large as the result
-        return r.op(name, a, b, like=y, shape=shape, **attributes)
+        return r.op(name, a, b, like=y, shape=_together(a, b), **attributes)
 
     keys = [k0, k1, op("BitwiseXor", op("BitwiseXor", k0, k1), PARITY)]
     x0, x1 = op("Add", x0, k0), op("Add", x1, k1)
@@ -53,6 +52,13 @@ def write_out_threefry(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...]:
         first, second = keys[(i + 1) % 3], keys[(i + 2) % 3]
         x0, x1 = op("Add", x0, first), op("Add", x1, op("Add", second, i + 1))
     return x0, x1
+
+
+def _together(a: ir.Value, b: ir.Value) -> ir.Shape:
+    """The shape of what is computed of two operands, which need not be as large as the hash; unknown sizes stay so."""
+    rank = max(len(dims(a)), len(dims(b)))
+    sizes = [broadcast([(p,), (q,)]) for p, q in zip(aligned_dims(a, rank), aligned_dims(b, rank), strict=True)]
+    return ir.Shape(None if size is None else as_shape(size)[0] for size in sizes)
 
 
 def write_out_draws(model: ir.Model) -> int:

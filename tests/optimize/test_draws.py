@@ -82,6 +82,20 @@ def test_one_word_of_the_keys_is_known() -> None:
     )
 
 
+def test_keys_of_a_number_of_steps_that_only_the_run_knows() -> None:
+    """All steps are hashed together; their number has no name, and two of the operands are columns."""
+
+    def fn(key: jax.Array, n: jax.Array) -> Any:
+        def step(c: Any) -> Any:
+            i, key, total = c
+            key, draw = jax.random.split(key)
+            return i + 1, key, total + jax.random.normal(draw, (2,))
+
+        return lax.while_loop(lambda c: c[0] < n, step, (jnp.int32(0), key, jnp.zeros(2)))
+
+    check(fn, KEY, np.int32(3))
+
+
 def test_draws_in_a_loop() -> None:
     def fn(key: jax.Array) -> Any:
         def step(c: Any) -> Any:
