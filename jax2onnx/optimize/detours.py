@@ -115,11 +115,11 @@ def pick_before_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     x, perm = before.inputs[0], list(attribute(before, "perm"))
     place = perm.pop(axis)
-    if perm == sorted(perm):
-        return None  # it only moves the axis that is picked from
+    if perm == sorted(perm) and place == len(perm):
+        return None  # it makes columns rows, so that they are picked as a whole
     shape = [d for i, d in enumerate(dims(x)) if i != place]
     part = r.op("Gather", x, node.inputs[1], like=y, shape=shape, axis=place)
-    return r.op("Transpose", part, like=y, perm=[i - (i > place) for i in perm])
+    return r.op("Transpose", part, like=y, perm=[i - (i > place) for i in perm]) if perm != sorted(perm) else part
 
 
 def _picked_axis(node: ir.Node) -> int | None:

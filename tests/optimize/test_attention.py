@@ -108,8 +108,13 @@ def heads_in_front(qkv: Any) -> tuple[Any, Any, Any]:
     return tuple(x.transpose(0, 2, 1, 3) for x in (q, k, v))
 
 
+def in_front(qkv: Any) -> tuple[Any, Any, Any]:
+    q, k, v = qkv.reshape(*qkv.shape[:2], 3, H, D).transpose(2, 0, 1, 3, 4)
+    return q, k, v
+
+
 @pytest.mark.parametrize("dims", [None, [("B", "T", H * D)]])
-@pytest.mark.parametrize("split", [apart, heads_in_front])
+@pytest.mark.parametrize("split", [apart, heads_in_front, in_front])
 def test_queries_keys_and_values_of_one_product(split, dims):
     weights = normal(H * D, 3 * H * D, seed=7)
 
