@@ -107,7 +107,11 @@ def is_sum(value: ir.Value | None, seen: list[ir.Value] | None = None) -> bool:
 
 @LAST.rewrites("Add", given=some("Mul"), needs=("Conv", "ConvTranspose"))
 def scale_and_shift_at_once(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """x * k + b with numbers for each channel, which are on the second axis: it rounds the same."""
+    """x * k + b with numbers for each channel, which are on the second axis: it rounds the same.
+
+    All channels have the same numbers in a network that was not trained. (Where x is no sum, such numbers are not about
+    channels.)
+    """
     y = node.outputs[0]
     shifted = _operand_and_constant(node)
     product = producer(shifted[0], "Mul") if shifted is not None else None
@@ -116,7 +120,9 @@ def scale_and_shift_at_once(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if shifted is None or scaled is None or y.dtype != ir.DataType.FLOAT or rank < 3 or not _only_here(product):
         return None
     x, channels = scaled[0], dims(y)[1]
-    if dims(x) != dims(y) or channels == 1 or scaled[1].size != channels:
+    if dims(x) != dims(y) or channels == 1 or not isinstance(channels, int):
+        return None
+    if scaled[1].size != channels and not is_sum(x):
         return None
     factor, shift = (_vector(a, 1, rank, channels) for a in (scaled[1], shifted[1]))
     if factor is None or shift is None or not np.isfinite(factor).all():

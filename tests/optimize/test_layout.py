@@ -212,6 +212,20 @@ def test_batch_norm_that_no_convolution_can_take_in_is_one_node(dims):
     assert counts["BatchNormalization"] == 1 and not counts["Mul"] and not counts["Add"]
 
 
+def test_batch_norm_that_was_not_trained_is_one_node():
+    """All channels have the same numbers then. What is no sum is scaled and shifted for other reasons."""
+    start = np.repeat(np.float32([[0], [1], [1], [0]]), 8, 1)
+
+    def fn(x):
+        y = conv(x, K1)
+        return conv(jax.nn.relu(batch_norm(y, *start)), K2) + y
+
+    counts = Counter(n.op_type for n in check(fn, array(2, 5, 6, 4), rtol=1e-4, atol=1e-4).graph.node)
+    assert counts["BatchNormalization"] == 1 and not counts["Mul"]
+    pixels = lambda x: (x.transpose(0, 3, 1, 2) * np.float32(0.3) + np.float32(0.1), conv(x, K1))  # noqa: E731
+    assert "BatchNormalization" not in {n.op_type for n in check(pixels, array(2, 5, 6, 4), rtol=1e-4).graph.node}
+
+
 def test_a_factor_and_a_shift_for_each_channel_keep_signs_of_zeros():
     factor, shift = np.float32([2, -2, 0, -0.0]), np.float32([0.0, -0.0, -0.0, 0.0])
 
