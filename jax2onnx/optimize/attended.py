@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter
-from jax2onnx.optimize.queries import as_shape, attribute, dims, only_user, producer, scalar
+from jax2onnx.optimize.queries import as_shape, attribute, dims, is_zero, only_user, producer, scalar
 from jax2onnx.optimize.simplify import RESHAPES
 from jax2onnx.optimize.views import (
     VIEWS,
@@ -30,6 +30,13 @@ from jax2onnx.optimize.views import (
 OPSET = 23
 
 
+class Cleared(NamedTuple):
+    """Where weights become 0: at the other place of a Where by a mask, or above the diagonal of these last two axes."""
+
+    mask: View
+    place: int | None = None
+
+
 class Scores(NamedTuple):
     """What softmax is taken of, from the last step to the first: a mask, biases, and a scaled product."""
 
@@ -39,6 +46,7 @@ class Scores(NamedTuple):
     fill: Any = None
     biases: tuple[View, ...] = ()
     scale: float | None = None
+    cleared: Cleared | None = None
 
 
 class Parts(NamedTuple):
@@ -153,8 +161,8 @@ def attended(r: Rewriter, node: ir.Node, *, masked: bool = True) -> Attended | N
 
 
 def _may_be_softmax(value: ir.Value | None, masked: bool) -> bool:
-    while (node := producer(value, *VIEWS)) is not None:
-        value = node.inputs[0]
+    while (node := producer(value, *VIEWS, *(CLEARING if masked else ()))) is not None:
+        value = node.inputs[_kept(node) or 0]
     softmax = producer(value, "Softmax")
     return softmax is not None and (masked or producer(softmax.inputs[0], "Where", "Add") is None)
 
@@ -165,16 +173,22 @@ def _read(node: ir.Node, place: int) -> Attended | None:
     if values is None or dims(weights)[:-2] != dims(node.outputs[0])[:-2]:
         return None
     view: View | None = View(weights, fresh(dims(weights)))
-    labels = view.axes  # type: ignore[union-attr]
+    labels, cleared = view.axes, None  # type: ignore[union-attr]
     while view is not None and producer(view.value, "Softmax") is None:
-        view = before(view, repeats=False) if _is_used_once(view.value) else None
+        clearing = producer(view.value, *CLEARING) if cleared is None else None
+        if not _is_used_once(view.value):
+            view = None
+        elif clearing is None:
+            view = before(view, repeats=False)
+        else:
+            view, cleared = _before_clearing(clearing, view)
     if view is None or not _is_used_once(view.value):
         return None
     softmax = producer(view.value, "Softmax")
     assert softmax is not None and softmax.inputs[0] is not None
     axis = attribute(softmax, "axis", -1) % len(view.axes)
     keys = labels[-1 - place]  # contracted: the columns of the first operand, or the rows of the second
-    scores = _scores(View(softmax.inputs[0], view.axes), Scores())
+    scores = _scores(View(softmax.inputs[0], view.axes), Scores(cleared=cleared))
     if scores is None or scores.product is None or not keys or atoms(view.axes[axis]) != atoms(keys):
         return None
     size = fresh(dims(values)[-1 - place :][:1]) if len(dims(values)) > 1 else [[]]
@@ -182,6 +196,31 @@ def _read(node: ir.Node, place: int) -> Attended | None:
     y_axes = [*labels[:-2], *([labels[-2], *size] if place == 0 else [*size, labels[-1]])]
     rows = view.axes[axis - 1] if axis else []
     return _with_operands(scores, View(values, v_axes), View(node.outputs[0], y_axes), keys, size[0], rows)
+
+
+CLEARING = ("Trilu", "Where")
+"""What makes some of the weights 0."""
+
+
+def _kept(node: ir.Node) -> int | None:
+    """The place of what is kept where others become 0."""
+    if node.op_type != "Where":
+        return 0
+    return next((place for place in (1, 2) if is_zero(scalar(node.inputs[3 - place]))), None)
+
+
+def _before_clearing(node: ir.Node, view: View) -> tuple[View | None, Cleared | None]:
+    """The weights before some of them became 0, and which of them did."""
+    place = _kept(node)
+    x = node.inputs[place] if place is not None else None
+    if place is None or x is None or dims(x) != dims(view.value):
+        return None, None
+    if node.op_type == "Where":
+        mask = node.inputs[0]
+        assert mask is not None
+        return view._replace(value=x), Cleared(View(mask, _aligned(view.axes, mask, 0)), place)
+    is_causal = attribute(node, "upper", 1) == 0 and scalar(node.inputs[1]) == 0
+    return (view._replace(value=x) if is_causal else None), Cleared(View(x, view.axes[-2:]))
 
 
 def _aligned(axes: Axes, value: ir.Value, behind: int = 2) -> Axes:
@@ -208,10 +247,16 @@ def _masked(node: ir.Node, view: View, found: Scores) -> Scores | None:
     """where(mask, scores, fill), or the other way around."""
     place = 2 if scalar(node.inputs[1]) is not None else 1
     mask, scores, fill = node.inputs[0], node.inputs[place], scalar(node.inputs[3 - place])
-    if found != Scores() or mask is None or scores is None or fill is None or dims(scores) != dims(view.value):
+    if (
+        found != Scores(cleared=found.cleared)
+        or mask is None
+        or scores is None
+        or fill is None
+        or dims(scores) != dims(view.value)
+    ):
         return None
     masked = View(mask, _aligned(view.axes, mask, 0))
-    return _scores(view._replace(value=scores), Scores(mask=masked, place=place, fill=float(fill)))
+    return _scores(view._replace(value=scores), found._replace(mask=masked, place=place, fill=float(fill)))
 
 
 def _biased(node: ir.Node, view: View, found: Scores) -> Scores | None:

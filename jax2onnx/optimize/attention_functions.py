@@ -46,8 +46,8 @@ class Call:
             self.asks_rows = not np.greater(known, LOWEST).any(-1).all()
 
     def _may_lack(self) -> bool:
-        """May a row be masked of which then the result is NaN?"""
-        if self.mask is None or self.fill != -math.inf:
+        """May a row be masked of which then the result is NaN, or 0?"""
+        if self.mask is None or (self.fill != -math.inf and self.found.scores.cleared is None):
             return False
         array = constant(self.mask)
         if array is not None:
@@ -83,7 +83,7 @@ def function_of(r: Rewriter, call: Call, operands: Sequence[ir.Value]) -> ir.Fun
     """The function for such a call."""
     found = call.found
     sizes = tuple(found.sizes().items())
-    scores = (found.scale(), call.fill, found.scores.place)
+    scores = (found.scale(), call.fill, found.scores.place, found.scores.cleared is not None)
     asked = (call.asks_bias, call.asks_rows)
     key = (sizes, found.heads_first, scores, tuple(map(dims, operands)), asked)
     return function_for(r, call.name(), key, functools.partial(_body, call, operands, r.opset))
@@ -194,12 +194,13 @@ def _plain(n: Nodes, call: Call, given: dict[str, ir.Value]) -> ir.Value:
         x = n.add("Mul", x, _number(n, scores.scale), shape=shape)
     if call.bias is not None:
         x = n.add("Add", x, given["bias"], shape=shape)
-    if call.is_masked:
-        cases = [x, _number(n, call.fill)]
-        mask = given["mask"] if call.mask is not None else _triangle(n, x)
-        is_other = call.mask is not None and scores.place == 2
-        x = n.add("Where", mask, *(cases[::-1] if is_other else cases), shape=shape)
+    mask = given["mask"] if call.mask is not None else _triangle(n, x) if call.is_masked else None
+    order = -1 if call.mask is not None and scores.place == 2 else 1
+    if mask is not None:
+        x = n.add("Where", mask, *(x, _number(n, call.fill))[::order], shape=shape)
     weights = n.add("Softmax", x, shape=shape, axis=-1)
+    if mask is not None and scores.cleared is not None:
+        weights = n.add("Where", mask, *(weights, _number(n, 0))[::order], shape=shape)
     y = n.add("MatMul", weights, v, shape=(*shape[:3], sizes["value_size"]))
     if call.found.heads_first:
         return y

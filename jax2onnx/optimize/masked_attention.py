@@ -10,6 +10,7 @@ share it.) What it asks:
 - Is there something to attend to in each row? Where everything is masked, all scores are the same number, and so they
   are here, since what is added instead is so large that a score does not change it. But if they are replaced by -inf,
   the result is NaN. And the operator gives zeros for a row to which only the lowest of all numbers, or -inf, is added.
+  Where a program makes 0 of the weights of what is masked, which most are already, it gives zeros for such a row, too.
 - Where sizes vary, are there any queries and keys? The operator refuses empty arrays.
 
 What is known when the model is made is not asked.
@@ -21,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.graphs import DOMAIN
-from jax2onnx.optimize.attended import ENDS, Attended, attended
+from jax2onnx.optimize.attended import ENDS, Attended, Cleared, attended
 from jax2onnx.optimize.attention import put_back, side_by_side
 from jax2onnx.optimize.attention_functions import LARGEST_FILL, Call, function_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet
@@ -41,6 +42,8 @@ def recognise_masked_attention(r: Rewriter, node: ir.Node) -> ir.Value | None:
     scores = found.scores
     is_causal = scores.mask is not None and _is_causal(found, scores.mask)
     if scores.mask is not None and not scores.fill <= LARGEST_FILL:
+        return None
+    if scores.cleared is not None and not _is_what_is_masked(found, scores.cleared, is_causal):
         return None
     bias = _total(r, found)
     mask = _operand(r, found, scores.mask) if scores.mask is not None and not is_causal else None
@@ -82,6 +85,17 @@ def _is_causal(found: Attended, view: View) -> bool:
     diagonal = scalar(triangle.inputs[1]) if len(triangle.inputs) > 1 else 0
     is_triangle = (attribute(triangle, "upper", 1), diagonal) == (upper, upper)
     return is_triangle and len(dims(mask)) == 2 and bool(scalar(ones.inputs[0]))
+
+
+def _is_what_is_masked(found: Attended, cleared: Cleared, is_causal: bool) -> bool:
+    """Do just those weights become 0 whose scores are masked, so that they are 0 already where a score is left?"""
+    axes = [atoms(axis) for axis in cleared.mask.axes]
+    if cleared.place is None:
+        return is_causal and axes == [found.parts.queries, found.parts.keys]
+    mask = found.scores.mask
+    if mask is None or found.scores.place != cleared.place:
+        return False
+    return mask.value is cleared.mask.value and [atoms(axis) for axis in mask.axes] == axes
 
 
 def _total(r: Rewriter, found: Attended) -> ir.Value | None:

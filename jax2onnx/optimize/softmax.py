@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
-from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer, splat
+from jax2onnx.optimize.queries import attribute, axes_of, dims, only_user, producer, scalar, splat
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -64,7 +64,10 @@ def maximum_of_what_is_transposed(r: Rewriter, node: ir.Node) -> ir.Value | None
 
 @rewrites("Div", "Mul", given=some("Exp"))
 def recognise_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """exp(x - max) / sum(exp(x - max)) over one axis; the sum is at least 1, so that its reciprocal is as good."""
+    """exp(x - max) / sum(exp(x - max)) over one axis; the sum is at least 1, so that its reciprocal is as good.
+
+    What a mask leaves out of the sum may be there: in x, it is -inf.
+    """
     top, bottom = node.inputs
     if node.op_type == "Mul":
         top, inverse = (top, bottom) if producer(top, "Exp") is not None else (bottom, top)
@@ -72,7 +75,9 @@ def recognise_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
     exponential = producer(top, "Exp")
     total = reduction(bottom, "ReduceSum")
     shifted = shifted_by_maximum(exponential.inputs[0]) if exponential is not None else None
-    if shifted is None or total is None or total[0] is not top or total[1] != (shifted[1],):
+    if shifted is None or total is None or total[1] != (shifted[1],):
+        return None
+    if total[0] is not top and not _leaves_out_nothing(total[0], top, shifted[0]):
         return None
     return r.op("Softmax", shifted[0], like=node.outputs[0], axis=_from_the_end(shifted))
 
@@ -110,6 +115,36 @@ def subtract_the_maximum_first(r: Rewriter, node: ir.Node) -> ir.Value | None:
         if maximum is difference.producer().inputs[1]:  # type: ignore[union-attr]
             return r.op("Sub", difference, logarithm, like=node.outputs[0])
     return None
+
+
+def _leaves_out_nothing(summed: ir.Value, top: ir.Value | None, x: ir.Value) -> bool:
+    """Is `summed` the exponentials `top` of x, but for those that are 0 already, since x is -inf there?
+
+    (Where x is -inf all along, both sums are of NaN, or the one is 0, and all exponentials are NaN.)
+    """
+    mask, place = _choice(x, -np.inf)
+    triangle, cleared = producer(mask, "Trilu"), producer(summed, "Trilu")
+    if cleared is None or triangle is None:
+        left_out, same_place = _choice(summed, 0)
+        node = producer(summed, "Where")
+        return mask is not None and mask is left_out and place == same_place and node.inputs[place] is top  # type: ignore[union-attr]
+    ones = producer(triangle.inputs[0], "Expand")
+    if ones is None or not scalar(ones.inputs[0]) or place != 1 or cleared.inputs[0] is not top:
+        return False
+    if dims(triangle.outputs[0])[-2:] != dims(x)[-2:]:
+        return False
+    sides = [(attribute(node, "upper", 1), scalar(node.inputs[1])) for node in (triangle, cleared)]
+    return sides[0] == sides[1] and sides[0][1] is not None
+
+
+def _choice(value: ir.Value | None, number: float) -> tuple[ir.Value | None, int]:
+    """The mask by which this number replaces others, and the place of the others in its Where."""
+    node = producer(value, "Where")
+    for place in (1, 2):
+        found = scalar(node.inputs[3 - place]) if node is not None else None
+        if node is not None and found is not None and found == number:
+            return node.inputs[0], place
+    return None, 0
 
 
 def _divisor(value: ir.Value | None) -> ir.Value | None:

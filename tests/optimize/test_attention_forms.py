@@ -192,6 +192,53 @@ def test_masks_of_everything(fill):
     assert ops(model).count("MaskedAttention") == 1
 
 
+def cleared(q: Any, mask: Any, fill: float) -> Any:
+    """As in Keras: the weights of what is masked are made 0, which they are already if a score is left."""
+    scores = jnp.where(mask, jnp.einsum("bqhd,bkhd->bhqk", q, KEYS) * 0.3, fill)
+    return jnp.einsum("bhqk,bkhd->bqhd", jnp.where(mask, jax.nn.softmax(scores, -1), 0), VALUES)
+
+
+def left_out(q: Any, mask: Any, _: float) -> Any:
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, KEYS) * 0.3
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1, where=mask), VALUES)
+
+
+@pytest.mark.parametrize("fill", quick([-1e9], [-1e9, -INF]))
+@pytest.mark.parametrize("form", [cleared, left_out])
+def test_weights_that_are_cleared(form, fill):
+    """Of a row that is masked as a whole, the result is 0."""
+    mask = some(B, 1, T, T)
+    sizes = (1, 0, 1e5)
+    cases = [(x, m) for m in (mask, mask & False, mask | True) for x in (*(n * Q for n in sizes), HARD)]
+    model = check_all(lambda q, mask: form(q, mask, fill), *cases)
+    assert ops(model).count("MaskedAttention") == 1 and "Softmax" not in ops(model)
+
+
+@pytest.mark.parametrize("form", [cleared, left_out])
+def test_weights_that_are_cleared_above_the_diagonal(form):
+    model = check_all(lambda q: form(q, np.tri(T, dtype=bool), -1e9), (Q,), (0 * Q,), (1e5 * Q,), (HARD,))
+    assert ops(model).count("CausalAttention") == 1 and "Softmax" not in ops(model)
+
+
+def test_weights_that_are_cleared_elsewhere_than_masked():
+    """By another mask, the other way around, on the other side of the diagonal, and to another number."""
+    mask, other, lower = some(B, 1, T, T), some(B, H, 1, T), np.tri(T, dtype=bool)
+    masked = lambda q, mask: jax.nn.softmax(jnp.where(mask, jnp.einsum("bqhd,bkhd->bhqk", q, KEYS), -1e9), -1)  # noqa: E731
+    finish = lambda weights: jnp.einsum("bhqk,bkhd->bqhd", weights, VALUES)  # noqa: E731
+
+    def fn(q, mask, other):
+        return (
+            finish(jnp.where(other, masked(q, mask), 0)),
+            finish(jnp.where(mask, 0, masked(q, mask))),
+            finish(jnp.where(mask, masked(q, mask), 0.5)),
+            finish(jnp.triu(masked(q, lower))),
+            finish(jnp.tril(masked(q, mask))),
+            finish(jnp.tril(masked(q, lower), -1)),
+        )
+
+    check_all(fn, (Q, mask, other), (HARD, mask, other))
+
+
 @pytest.mark.parametrize("mask", [np.tri(T, k=1), np.tri(T, k=-1), np.tri(T).T, np.arange(T) > T - 2])
 def test_known_masks(mask):
     model = check_all(lambda q: attend(q, KEYS, VALUES, mask=mask > 0, fill=-INF), (Q,), (HARD,))

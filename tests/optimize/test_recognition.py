@@ -49,6 +49,39 @@ def test_activation(fn, expected):
     check(fn, finite, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mask", [None, np.tri(4, 6, dtype=bool), np.tri(4, 6, -1, dtype=bool)])
+def test_softmax_that_leaves_some_out(mask):
+    def fn(x, given):
+        return jax.nn.softmax(x, where=given if mask is None else mask)
+
+    given = np.random.default_rng(0).random((3, 1, 6)) > 0.5
+    given[0], given[1] = False, True
+    model = check(fn, X, given)
+    assert "Softmax" in ops(model) and "Exp" not in ops(model)
+    for x in (np.resize(HARD, X.shape), np.full_like(X, -np.inf)):
+        check_run(model, fn, x, given)
+
+
+def test_softmax_with_a_sum_of_others():
+    """Some that are not masked, or that are masked by a number, are left out of the sum."""
+
+    def share(z, where):
+        e = jnp.exp(z - z.max(-1, keepdims=True))
+        return e / jnp.where(where, e, 0).sum(-1, keepdims=True)
+
+    def fn(x, mask, other):
+        lower = np.tri(4, 6, dtype=bool)
+        return (
+            share(jnp.where(mask, x, -jnp.inf), other),
+            share(jnp.where(mask, x, -1.0), mask),
+            share(jnp.where(mask, -jnp.inf, x), mask),
+            share(jnp.where(lower, x, -jnp.inf), np.tri(4, 6, 1, dtype=bool)),
+        )
+
+    rng = np.random.default_rng(0)
+    check(fn, X, *(rng.random((3, 4, 6)) > 0.5 for _ in range(2)), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["relu", "softplus", "elu", "sigmoid", "softmax", "log_softmax"])
 def test_activation_of_infinities_and_nan(name):
     check(getattr(jax.nn, name), HARD, rtol=2e-5, atol=1e-6)
