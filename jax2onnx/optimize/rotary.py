@@ -95,22 +95,36 @@ def rotate_the_first_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 @RULES.rewrites("Reshape", given=first("Concat"))
 def recognise_rotation_of_neighbours(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """The same, with the results as neighbours."""
-    parts = _neighbours(node.outputs[0])
-    return _rotated(r, node.outputs[0], *parts, interleaved=True) if parts is not None else None
+    """The same, with the results as neighbours; heads may be grouped, or joined, at once."""
+    y, pairs = node.outputs[0], node.inputs[0]
+    parts = _pairs(pairs)
+    if parts is None or pairs is None or only_user(pairs) is None:
+        return None
+    *lead, count, _ = dims(pairs)
+    whole = ir.Value(shape=as_shape([*lead, 2 * count]), type=y.type)
+    turned = _rotated(r, whole, *parts, interleaved=True) if isinstance(count, int) else None
+    return reshaped(r, turned, y) if turned is not None else None
 
 
 def _neighbours(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None] | None:
     """The two arrays whose elements are neighbours in `value`."""
     reshape = producer(value, "Reshape")
-    stacked = producer(reshape.inputs[0], "Concat") if reshape is not None else None
+    pairs = reshape.inputs[0] if reshape is not None else None
+    if pairs is None or value is None or len(dims(pairs)) != len(dims(value)) + 1:
+        return None
+    return _pairs(pairs)
+
+
+def _pairs(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None] | None:
+    """The two arrays that are stacked along a new axis behind all others."""
+    stacked = producer(value, "Concat")
     if stacked is None or value is None or len(stacked.inputs) != 2:
         return None
     rank = len(dims(value))
     parts = [producer(v, "Unsqueeze") for v in stacked.inputs]
-    if attribute(stacked, "axis") % (rank + 1) != rank or any(p is None for p in parts):
+    if attribute(stacked, "axis") % rank != rank - 1 or any(p is None for p in parts):
         return None
-    if any([a % (rank + 1) for a in axes_of(p) or ()] != [rank] for p in parts if p is not None):
+    if any([a % rank for a in axes_of(p) or ()] != [rank - 1] for p in parts if p is not None):
         return None
     first, second = (p.inputs[0] for p in parts if p is not None)
     return first, second

@@ -124,6 +124,13 @@ def test_one_node(fn):
     check_run(model, fn, HARD)
 
 
+@pytest.mark.parametrize("shape", [(B, T, H * D), (B, T, 1, H, D), (B, 2, T // 2, H, D)])
+def test_neighbours_that_are_joined_otherwise(shape):
+    """Heads that share keys are grouped at once, or all heads joined."""
+    model = check(lambda x: neighbours(x).reshape(shape), X, rtol=1e-5, atol=1e-6)
+    assert ops(model).count("RotaryEmbedding") == 1 and not {"Sub", "Add"} & set(ops(model))
+
+
 def test_positions_that_are_given():
     def fn(x: Any, positions: Any) -> Any:
         frequencies = (1 / 10000 ** (np.arange(0, D, 2) / D)).astype(np.float32)
