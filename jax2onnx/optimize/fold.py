@@ -15,10 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import streaming
+from jax2onnx.attributes import values_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.naming import NAME
-from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known
-from jax2onnx.optimize.queries import attribute, axes_of, integers
+from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known, first
+from jax2onnx.optimize.queries import attribute, axes_of, integers, only_user, producer
 from jax2onnx.streaming import StreamedTensor, pieces_of
 
 RULES = RuleSet()
@@ -127,6 +128,17 @@ def fold_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
         result = rule(node, *(t.numpy() for t in tensors))  # type: ignore[union-attr]
     name = node.inputs[0].meta.get(NAME) if is_move and node.inputs[0] is not None else None
     return r.const(np.asarray(result, y.dtype.numpy()).reshape(shape), name=name)
+
+
+@RULES.rewrites(*IN_ORDER, "Transpose", given=first("Cast"))
+def rearrange_before_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A weight that is computed with in another dtype than it is stored in is rearranged as it is stored."""
+    cast, y = producer(node.inputs[0], "Cast"), node.outputs[0]
+    weight = cast.inputs[0] if cast is not None else None
+    if cast is None or weight is None or weight.const_value is None or only_user(cast.outputs[0]) is None:
+        return None
+    stored = r.op(node.op_type, weight, *node.inputs[1:], like=y, dtype=weight.dtype, **values_of(node))
+    return r.op("Cast", stored, like=y, **values_of(cast))
 
 
 def _stays(weight: ir.Value | None) -> bool:

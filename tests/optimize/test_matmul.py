@@ -4,6 +4,7 @@ import itertools
 
 import jax
 import numpy as np
+import onnx
 import pytest
 from jax import lax
 from jax import numpy as jnp
@@ -114,6 +115,16 @@ def test_layers_along_another_axis():
 
     model = check(fn, IMAGE[0], rtol=1e-4, atol=1e-4)
     assert transposes(model) == 0
+
+
+@pytest.mark.parametrize("formula", ["abc,cde->abde", "abc,dec->abde"])
+def test_weights_in_half_precision_are_rearranged_as_they_are_stored(formula):
+    shape = (64, 4, 32) if formula[4] == "c" else (4, 32, 64)
+    weights = jnp.asarray(np.random.default_rng(0).standard_normal(shape), jnp.bfloat16)
+    x = np.random.default_rng(1).standard_normal((2, 3, 64)).astype(np.float32)
+    model = check(lambda x: jnp.einsum(formula, x, weights.astype(np.float32)), x, rtol=1e-4, atol=1e-5)
+    assert [node.op_type for node in model.graph.node] == ["Cast", "MatMul", "Reshape"]
+    assert [i.data_type for i in model.graph.initializer if len(i.dims) == 2] == [onnx.TensorProto.BFLOAT16]
 
 
 @pytest.mark.parametrize("batch", [1, 2])
