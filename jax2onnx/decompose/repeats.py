@@ -32,7 +32,7 @@ MIN_EQUATIONS = 200
 """A program with fewer is converted in a moment."""
 MIN_COPIES = 3
 MIN_PERIOD = 10
-"""So many equations a copy must have, those of calls included, to be worth it."""
+"""So many equations a copy must have, those of calls included, to be worth it. Several shorter ones are one copy."""
 MIN_SAVED = 0.4
 """This part of a program must be copies of another: to find them, and to optimize what they have in common on its own,
 takes as long as to convert a third of it."""
@@ -226,21 +226,26 @@ def _runs(labels: np.ndarray, weights: np.ndarray) -> list[tuple[int, int, int]]
     periods = [period for period, _ in votes.most_common(MAX_PERIODS)]
     for period in sorted(periods, key=lambda p: (-_covered(labels, p), p)):
         for start, end in _equal_stretches(labels, period):
-            if end - start < MIN_COPIES * period or weights[start : start + period].sum() < MIN_PERIOD:
-                continue
-            if free[start:end].all():
-                found.append((start, end, period))
+            together = period * math.ceil(MIN_PERIOD / weights[start : start + period].sum())
+            if end - start >= MIN_COPIES * together and free[start:end].all():
+                found.append((start, end, together))
                 free[start:end] = False
     return found
 
 
 def _may_pay(eqns: Sequence[Any], weights: np.ndarray) -> bool:
-    """Would enough be saved if all equations were equal that have the same primitive and results of the same shape?"""
+    """Would enough be saved if all equations were equal that look alike?"""
     numbers: dict[Any, int] = {}
-    keys = ((id(e.primitive), *(getattr(v.aval, "shape", ()) for v in e.outvars)) for e in eqns)
-    labels = np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    labels = np.asarray([numbers.setdefault(_looks(eqn), len(numbers)) for eqn in eqns], np.int64)
     saved = sum(weights[start + period : end].sum() for start, end, period in _runs(labels, weights))
     return bool(saved >= MIN_SAVED * weights.sum())
+
+
+def _looks(eqn: Any) -> tuple[Any, ...]:
+    """What equal equations have in common, and is quickly told: their primitive, sizes and numbers."""
+    shapes = [getattr(v.aval, "shape", ()) for v in eqn.outvars]
+    numbers = [v.val for v in eqn.invars if isinstance(v, Literal) and type(v.val) in (int, float)]
+    return id(eqn.primitive), *shapes, *numbers
 
 
 def _equal_stretches(labels: np.ndarray, period: int) -> list[tuple[int, int]]:

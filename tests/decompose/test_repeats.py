@@ -190,7 +190,16 @@ def with_masks_and_weights_in_other_shapes(x):
     return x
 
 
+def of_short_layers(x):
+    """Of four equations each."""
+    for i in range(61):
+        w, b = weights()[i % LAYERS]
+        x = jnp.tanh(x @ w + b)
+    return x
+
+
 PROGRAMS: list[Callable[..., Any]] = [
+    of_short_layers,
     plain,
     under_jit,
     in_scopes,
@@ -228,6 +237,7 @@ QUICK = [
     with_a_crossing,
     with_zeros_of_both_signs,
     with_masks_and_weights_in_other_shapes,
+    of_short_layers,
 ]
 
 
@@ -272,6 +282,13 @@ def test_every_layer_is_a_copy_of_one_body():
     assert len(found) == LAYERS
     assert len({id(eqn.params["body"]) for eqn in found}) == 1
     assert all(len(eqn.outvars) == 1 for eqn in found)  # cut where a layer ends
+
+
+def test_several_short_layers_are_one_copy():
+    found = copies(of_short_layers)
+    assert len({id(eqn.params["body"]) for eqn in found}) == 1
+    assert {len(eqn.params["equations"]) for eqn in found} == {12}
+    assert len(found) == 61 // 3
 
 
 def test_known_values_of_all_layers_are_made_once():
