@@ -8,6 +8,7 @@ of them with XLA would take longer than the rest of the export); JAX computes th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ MAX_INDEX_BYTES = 4 * 1024 * 1024
 
 MAX_LOOPED_BYTES = 1024 * 1024
 """Larger results of what is decomposed into loops are computed by the model."""
+
+MAX_WINDOWS = 1024
+"""So many windows are written in less time than compiling that takes."""
 
 MAX_STEPS = 100_000
 """An equation that takes more than so many others, as a loop does, is computed by the model."""
@@ -88,13 +92,43 @@ def _flushed(x: np.ndarray) -> np.ndarray:
 
 def _pow(x: np.ndarray, y: np.ndarray, **_: Any) -> np.ndarray:
     """Number by number, by the C library as in XLA: what NumPy does with whole arrays has other last digits."""
-    x, y = np.broadcast_arrays(x, y)
+    x, y = np.broadcast_arrays(x, y.astype(x.dtype))
     return _flushed(np.asarray([a**b for a, b in zip(x.flat, y.flat, strict=True)], x.dtype).reshape(x.shape))
 
 
 def _shift_right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     bits = unsigned(x.dtype)  # zeros come in, also where there is a sign
     return np.right_shift(x.view(bits), y.view(bits)).view(x.dtype)
+
+
+def _scatter_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, **params: Any) -> np.ndarray:
+    """Window by window, in the order of the indices, without those that are not in the array, as XLA does it."""
+    numbers, result = params["dimension_numbers"], x.copy()
+    single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    axes = [axis for axis in range(x.ndim) if axis not in single]
+    sizes = np.ones(x.ndim, np.int64)
+    sizes[axes] = [updates.shape[axis] for axis in numbers.update_window_dims]
+    windows = np.moveaxis(updates, numbers.update_window_dims, range(-len(axes), 0))
+    for place in np.ndindex(indices.shape[:-1]):
+        start = np.zeros(x.ndim, np.int64)
+        start[list(numbers.scatter_dims_to_operand_dims)] = indices[place]
+        start[list(numbers.operand_batching_dims)] = [place[axis] for axis in numbers.scatter_indices_batching_dims]
+        if params["mode"] == lax.GatherScatterMode.CLIP:
+            start = start.clip(0, x.shape - sizes)
+        if (start >= 0).all() and (start + sizes <= x.shape).all():
+            result[tuple(map(slice, start, start + sizes))] += windows[place].reshape(sizes)
+    return result
+
+
+def _dot_with_zeros(x: np.ndarray, y: np.ndarray, *, dimension_numbers: Any, **_: Any) -> np.ndarray | None:
+    """The first step of a recurrent network multiplies zeros. None if the sign of a zero depends on how it is summed,
+    which is that of minus zeros only."""
+    axes, batch = dimension_numbers
+    if any(batch):
+        return None
+    signs = np.tensordot(np.copysign(1, x), np.copysign(1, y), axes)
+    count = math.prod(x.shape[axis] for axis in axes[0])
+    return None if (signs == -count).any() else np.zeros(signs.shape, x.dtype)
 
 
 def _reduced(fn: np.ufunc) -> Callable:
@@ -140,6 +174,7 @@ NUMPY: dict[Any, Callable[..., np.ndarray]] = {
     lax.squeeze_p: lambda x, *, dimensions, **_: np.squeeze(x, dimensions),
     lax.transpose_p: lambda x, *, permutation, **_: np.transpose(x, permutation),
     lax.concatenate_p: lambda *xs, dimension, **_: np.concatenate(xs, dimension),
+    **dict.fromkeys(compat.kinds.primitives("stack"), lambda *xs, axis: np.stack(xs, axis)),
     lax.reduce_or_p: _reduced(np.bitwise_or),
     lax.reduce_and_p: _reduced(np.bitwise_and),
 }
@@ -218,9 +253,11 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
     if not _ends_soon(eqn):
         return None
     rule = numpy_rule(eqn.primitive, arrays)
+    result = None
     if rule is not None and not any(a.dtype.hasobject for a in arrays if a is not None):
         with np.errstate(all="ignore"):
             result = rule(*arrays, **eqn.params)
+    if result is not None:
         results = result if isinstance(result, list) else [result]
     elif eqn.primitive is lax.convert_element_type_p and _is_exact(arrays[0], eqn.params["new_dtype"]):
         with np.errstate(over="ignore"):
@@ -233,7 +270,7 @@ def evaluate(eqn: Any, operands: Sequence[Val]) -> list[np.ndarray] | None:
 
 
 def numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | None:
-    """What computes an equation of these operands in NumPy, to the bit as JAX does."""
+    """What computes an equation of these operands in NumPy, to the bit as JAX does, or gives None where it cannot."""
     rule = NUMPY.get(primitive) or PARTS.get(primitive)
     if rule is not None:
         return rule
@@ -241,6 +278,12 @@ def numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | No
         return None
     if primitive in NUMPY_IN_DOUBLE and arrays[0].dtype == np.float32:
         return NUMPY_IN_DOUBLE[primitive]
+    if primitive is lax.pow_p and arrays[0].dtype in FLOATS and arrays[1].dtype.kind in "iu":
+        return _pow
+    if primitive is lax.scatter_add_p and arrays[0].dtype in (*FLOATS, *INDICES[:2]):
+        return _scatter_add if arrays[1].size <= MAX_WINDOWS else None
+    if primitive is lax.dot_general_p:
+        return _dot_with_zeros if _are_zeros_and_finite(arrays) else None
     if all(a.dtype in FLOATS for a in arrays):
         return NUMPY_ON_FLOATS.get(primitive)
     if all(a.dtype.kind in "iu" for a in arrays):
@@ -252,6 +295,13 @@ def numpy_rule(primitive: Any, arrays: Sequence[Any]) -> Callable[..., Any] | No
 def _has_subnormals(array: np.ndarray) -> bool:
     """Are there numbers so small that XLA may take them for zeros?"""
     return array.dtype in FLOATS and bool(np.any((array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)))
+
+
+def _are_zeros_and_finite(arrays: Sequence[np.ndarray]) -> bool:
+    """Are these floats of one type, and one of them all zeros?"""
+    if arrays[0].dtype not in FLOATS or arrays[0].dtype != arrays[1].dtype:
+        return False
+    return not all(map(np.any, arrays)) and all(np.isfinite(a).all() for a in arrays)
 
 
 def _is_exact(array: np.ndarray | None, to: Any) -> bool:

@@ -72,7 +72,11 @@ def powers(x: np.ndarray) -> jax.Array:
     return jnp.where(jnp.abs(y) < tiny, 0, y)
 
 
-@pytest.mark.parametrize("fn", [lax.exp, lax.log, lax.sin, lax.cos, lax.tanh, powers])
+def whole_powers(x: np.ndarray) -> jax.Array:
+    return lax.pow(*np.meshgrid(np.float32([0.9, 0.999, -1.1, 0, np.inf, np.nan]), np.int32([0, 1, 2, 9, -3])))
+
+
+@pytest.mark.parametrize("fn", [lax.exp, lax.log, lax.sin, lax.cos, lax.tanh, powers, whole_powers])
 def test_functions_of_known_numbers_are_to_the_bit_what_jit_makes_of_them(fn, monkeypatch):
     numbers = np.random.default_rng(0).normal(size=500) * 10.0 ** np.arange(-25, 25).repeat(10)
     hurting = [0.0, -0.0, np.inf, -np.inf, np.nan, 88.7, 88.8, -87.4, -103.9, -104.1, 1e30, 3.4e38, -3.4e38]
@@ -83,6 +87,37 @@ def test_functions_of_known_numbers_are_to_the_bit_what_jit_makes_of_them(fn, mo
     (got,) = [onnx.numpy_helper.to_array(t) for t in model.graph.initializer]
     np.testing.assert_array_equal(got, want)
     assert np.array_equal(np.signbit(got) | np.isnan(got), np.signbit(want) | np.isnan(want))
+
+
+def scattered() -> list[jax.Array]:
+    x, at = jnp.float32([[1, -0.0, 3e37], [np.nan, 5, -np.inf]]), np.int32([[2], [0], [2], [7], [-1]])
+    u = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    found = []
+    for mode in ("clip", "drop"):
+        found += [x.at[:, at[:, 0]].add(u.T, mode=mode), x.at[[1, 1, 0], 1].add(np.float32([1e37, 2, 3]), mode=mode)]
+        found += [jnp.arange(6).at[at[:, 0]].add(at[:, 0], mode=mode), x.at[1].add(u[:3, 0], mode=mode)]
+        windows = lax.ScatterDimensionNumbers((1, 2), (), (1,))
+        found.append(lax.scatter_add(x, at, np.stack([u, -u], 2), windows, mode=mode))
+        batched = lax.ScatterDimensionNumbers((), (1,), (1,), (0,), (0,))
+        found.append(lax.scatter_add(x, at[1:3], u[:2, 0], batched, mode=mode))
+    return found
+
+
+def products_of_zeros() -> list[jax.Array]:
+    w = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    return [jnp.zeros((3, 4)) @ w, w @ -jnp.zeros(4), lax.dot(-jnp.ones((3, 2)), np.float32([[-0.0, -0.0]] * 2))]
+
+
+@pytest.mark.parametrize("fn", [scattered, products_of_zeros])
+def test_what_is_compiled_for_long_is_computed_without(fn, monkeypatch):
+    monkeypatch.setattr(compat.evaluation, "evaluate_equation", None)  # which compiles it
+    check(lambda y: ([(x, 1 / x) for x in fn()], y), np.float32(1), rtol=0, atol=0)
+
+
+def test_zeros_whose_sign_depends_on_how_they_are_added_up():
+    minus = -np.ones((2, 3), np.float32)
+    check(lambda x: (x * 0, 1 / (jnp.zeros((1, 2)) @ minus), 1 / (jnp.zeros((4, 2)) @ minus)), np.float32(1))
+    check(lambda x: (x * 0, jnp.zeros((1, 2)) @ (minus * np.inf)), np.float32(1))
 
 
 def test_logarithms_of_known_numbers_too_small_to_be_normal():
