@@ -28,6 +28,9 @@ repeated_p = Primitive("repeated")
 other values than the operands of this equation, but equal ones; `own` makes one of them use the operands."""
 repeated_p.multiple_results = True
 
+PARTS = frozenset([lax.slice_p, lax.squeeze_p])
+"""What takes parts out of arrays."""
+
 MIN_EQUATIONS = 200
 """A program with fewer is converted in a moment."""
 MIN_COPIES = 3
@@ -78,11 +81,13 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
     contents = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     constants = {*contents, *(v for v, k in zip(jaxpr.invars, known, strict=False) if k)}
     fixed, eqns = _separate(jaxpr.eqns, constants)
+    parts, eqns = _take_parts(eqns, {v for v in jaxpr.invars if v not in constants})
     weights = np.asarray([count.of_equation(eqn) for eqn in eqns], np.int64)
     calls: dict[int, tuple[int, Any]] = {}  # where a copy begins -> where it ends, and the equation in its place
     if _may_pay(eqns, weights):
         same = _Fixed(_equal_indices(contents), fixed, signatures)
-        program = _Program(eqns, jaxpr.outvars, contents, constants, same)
+        given = constants.union(*(eqn.outvars for eqn in parts))
+        program = _Program(eqns, jaxpr.outvars, contents, given, same)
         labels = np.asarray([signatures.of_equation(eqn) for eqn in eqns], np.int64)
         for start, end, period in _runs(labels, weights):
             calls.update(_calls(program, start, end, period))
@@ -107,6 +112,7 @@ def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatur
         i = end
     if not calls and all(a is b for a, b in zip(result, eqns, strict=True)):
         return closed
+    result = [*parts, *result]
     return compat.programs.with_equations(closed, [*_used(fixed, result, jaxpr.outvars), *result])
 
 
@@ -140,6 +146,19 @@ def _separate(eqns: Iterable[Any], constants: set[Any]) -> tuple[list[Any], list
             constants.difference_update(eqn.outvars)
             changing[i] = fixed.pop(i)
     return list(fixed.values()), [eqn for _, eqn in sorted(changing.items())]
+
+
+def _take_parts(eqns: Iterable[Any], inputs: set[Any]) -> tuple[list[Any], list[Any]]:
+    """The equations that take parts out of inputs, and the others. Steps that are unrolled are equal but for that: each
+    takes a part of its own. The results of the former are added to `inputs`."""
+    parts, others = [], []
+    for eqn in eqns:
+        if eqn.primitive in PARTS and not any(isinstance(v, Literal) or v not in inputs for v in eqn.invars):
+            inputs.update(eqn.outvars)
+            parts.append(eqn)
+        else:
+            others.append(eqn)
+    return parts, others
 
 
 def _only_adds_axes(eqn: Any) -> bool:

@@ -198,7 +198,19 @@ def of_short_layers(x):
     return x
 
 
+def with_steps_unrolled(x):
+    """A recurrent network, each of whose steps reads a row of its own."""
+    (wi, bi), (wh, bh) = weights()[:2]
+    h, seen = jnp.zeros(WIDTH), []
+    for i in range(20):
+        r, z = jax.nn.sigmoid(x[i % 4] @ wi + h @ wh), jax.nn.sigmoid(h * bh + bi)
+        h = (1 - z) * jnp.tanh(x[i % 4] + r * h) + z * h
+        seen.append(h)
+    return jnp.stack(seen)
+
+
 PROGRAMS: list[Callable[..., Any]] = [
+    with_steps_unrolled,
     of_short_layers,
     plain,
     under_jit,
@@ -289,6 +301,10 @@ def test_several_short_layers_are_one_copy():
     assert len({id(eqn.params["body"]) for eqn in found}) == 1
     assert {len(eqn.params["equations"]) for eqn in found} == {12}
     assert len(found) == 61 // 3
+
+
+def test_unrolled_steps_are_copies_whatever_they_read():
+    assert len(copies(with_steps_unrolled)) >= 18
 
 
 def test_known_values_of_all_layers_are_made_once():
