@@ -22,6 +22,7 @@ from jax2onnx.optimize import (
     blocks,
     channel_norm,
     colours,
+    columns,
     comparisons,
     conditions,
     convolution,
@@ -135,6 +136,7 @@ LAST = [
     saturation.LAST,
     small_products.LAST,
     spans.LAST,
+    columns.LAST,
     ends.LAST,
     turns.LAST,
 ]
@@ -217,6 +219,7 @@ def optimize(
     repeating = (
         integers.remainder_by_division,
         spans.repeat_around_short_spans,
+        columns.add_rows_by_product,
         ends.take_column,
         ends.take_part,
         layout.transpose_before_slices,

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.columns import Steps, extreme_in_two_steps
 from jax2onnx.dimensions import likely_size
 from jax2onnx.errors import UnsupportedError
 from jax2onnx.targets.emitter import Emitter, dims_of, dtype_of
@@ -32,7 +33,8 @@ def reduce_extreme_of_floats(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     positions = e.const(np.asarray(axes, np.int64))
     nan = e.const(np.asarray(np.nan, dtype_of(wide).numpy()))
     if e.opset >= 18 and likely_size(dims_of(x)) >= MANY:
-        result = _reduce_many(e, node.op_type, wide, positions, nan, dims)
+        steps = extreme_in_two_steps(dims_of(x), axes, keeps=True)
+        result = _reduce_many(e, node.op_type, wide, positions, nan, dims, steps)
         return [without_reduced(e, node, e.cast(result, dtype_of(x)), axes)]
     # Of no elements at all, the largest uint8 is 0.
     marks = e.cast(e.IsNaN(x, shape=dims_of(x), dtype=BOOL), ir.DataType.UINT8)
@@ -42,8 +44,10 @@ def reduce_extreme_of_floats(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [without_reduced(e, node, e.cast(result, dtype_of(x)), axes)]
 
 
-def _reduce_many(e: Emitter, op: str, x: ir.Value, positions: ir.Value, nan: ir.Value, dims: list) -> ir.Value:
-    """If the sum of all is not NaN, none of them is, and the plain reduction is right."""
+def _reduce_many(
+    e: Emitter, op: str, x: ir.Value, positions: ir.Value, nan: ir.Value, dims: list, steps: Steps | None
+) -> ir.Value:
+    """If the sum of all is not NaN, none of them is, and the plain reduction is right, or one in two steps."""
     dtype = dtype_of(x)
     like = ir.Value(shape=ir.Shape(dims))
 
@@ -56,7 +60,17 @@ def _reduce_many(e: Emitter, op: str, x: ir.Value, positions: ir.Value, nan: ir.
         return add("Where", [has_nan, nan, reduce(add, op, x)], like, dtype)
 
     is_special = e.IsNaN(e.ReduceSum(x, shape=[], keepdims=0), shape=[], dtype=BOOL)
-    return _either(e, is_special, careful, lambda add: reduce(add, op, x))
+    if steps is None:
+        return _either(e, is_special, careful, lambda add: reduce(add, op, x))
+    operand, inner, outer = (e.const(np.asarray(v, np.int64)) for v in (steps.operand, [steps.axis + 1], [steps.axis]))
+
+    def quick(add: _Add) -> ir.Value:
+        blocks = add("Reshape", [x, operand], ir.Value(shape=ir.Shape(steps.shape)), dtype)
+        after = ir.Value(shape=ir.Shape(steps.after_first()))
+        partial = add(op, [blocks, inner], after, dtype, keepdims=int(steps.keeps_first))
+        return add(op, [partial, outer], like, dtype, keepdims=1)
+
+    return _either(e, is_special, careful, quick)
 
 
 def _reduce(
