@@ -12,6 +12,7 @@ from jax import numpy as jnp
 from jax2onnx.errors import UnsupportedError
 
 BOOL = np.dtype(np.bool_)
+UINT8 = np.dtype(np.uint8)
 INT32 = np.dtype(np.int32)
 INT64 = np.dtype(np.int64)
 FLOAT32 = np.dtype(np.float32)

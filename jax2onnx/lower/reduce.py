@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from jax import Array, lax
 
-from jax2onnx.dimensions import is_static
 from jax2onnx.lower.context import Builder, Val
-from jax2onnx.lower.dtypes import BOOL, INT32, INT64, highest, is_float, lowest
+from jax2onnx.lower.dtypes import BOOL, INT64, UINT8, highest, is_float, lowest
 from jax2onnx.lower.registry import lowers
 
 
@@ -41,16 +40,14 @@ def _reduction(op_type: str, neutral: Callable[[np.dtype], Any]) -> Callable[...
 
 
 def _on_bools(op_type: str, neutral: bool) -> Callable[..., Val]:
-    """Any and all: the extreme of 0 and 1."""
+    """Any and all: the extreme of 0 and 1. Of nothing, where a symbolic size turns out to be 0, it is 0 or 255."""
 
     def rule(g: Builder, x: Val, *, axes: Sequence[int], **_: Any) -> Val:
         if not axes:
             return x
         if _may_be_empty(x, axes):
             return g.full(g.avals_out[0].shape, neutral, BOOL)
-        extreme = _reduce(g, op_type, g.cast(x, INT32), axes)
-        # The extreme of nothing, where a symbolic size turns out to be 0, is the largest or the smallest number.
-        return g.cast(extreme, BOOL) if is_static([x.shape[i] for i in axes]) else g.Greater(extreme, 0)
+        return g.cast(_reduce(g, op_type, g.cast(x, UINT8), axes), BOOL)
 
     return rule
 
@@ -136,10 +133,10 @@ def _arg_extreme(op_type: str) -> Callable[..., Val]:
         """The first position of the extreme; a NaN is more extreme than anything."""
         (axis,) = axes
         if x.dtype == BOOL:
-            x = g.cast(x, INT32)
+            x = g.cast(x, UINT8)
         index = g.op(op_type, x, axis=axis, keepdims=0)
         if is_float(x.dtype) and not _is_without_nan(x):
-            is_nan = g.cast(g.IsNaN(x), INT32)
+            is_nan = g.cast(g.IsNaN(x), UINT8)
             first_nan = g.ArgMax(is_nan, axis=axis, keepdims=0)
             has_nan = g.cast(g.ReduceMax(is_nan, axes=(axis,), keepdims=0), BOOL)
             index = g.Where(has_nan, first_nan, index)

@@ -7,12 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import onnx
 import pytest
 from jax import lax
 from jax import numpy as jnp
 
 from jax2onnx.optimize.queries import MANY
-from tests.helpers import check, quick
+from tests.helpers import check, check_run, quick
 
 DIVISORS = [1, 2, 3, 7, 8, 64, 100, -1, -2, -7]
 SIGNED = ["int8", "int16", "int32", "int64"]
@@ -184,3 +185,40 @@ def test_steps_that_a_batch_counts() -> None:
         return lax.while_loop(lambda c: (c[0] < 20) & (c[1] < 9), lambda c: (c[0] * 2, c[1] + 1), (x, 0))
 
     check(jax.vmap(one), np.float32([1, 30, 0, -1, 7, np.nan]))
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 1)])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8"])
+@pytest.mark.parametrize("dims", [None, [("B", 128)]])
+def test_many_small_integers_are_added_as_floats(dtype: str, axis: Any, dims: Any) -> None:
+    x = np.ones((64, 128), bool) if dtype == "bool" else extremes(dtype, 64 * 128).reshape(64, 128)
+    for wide in ("int32", "int64", "uint32"):
+        add = lambda x: jnp.sum(x, axis, dtype=wide)  # noqa: B023, E731
+        model = check(add, x, x64=True, dims=dims)
+        if dims is None and not (wide == "uint32" and dtype == "int8"):  # where negative numbers are large ones
+            assert ops(model)[0] == "Cast" and ops(model)[-1] == "Cast"
+    check(lambda x: x.astype(jnp.int32).sum(axis, keepdims=True), x, dims=dims)
+    check(lambda x: x.astype(jnp.int32).sum(axis), x[:0], dims=dims)
+
+
+def test_sums_that_floats_do_not_hold_are_of_integers() -> None:
+    x = np.full((1024, 1024), 255, np.uint8)  # 255 * 2^20
+    x[0, 0] = 254
+    check(lambda x: x.astype(jnp.int32).sum(), x)
+    check(lambda x: x.astype(jnp.int32).sum((0, 1), keepdims=True), x, dims=[("B", 1024)])
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "N")], [("B", 40)]])
+def test_any_and_all(dims: Any) -> None:
+    x = np.random.default_rng(0).random((6, 40)) > 0.9
+    x[1], x[2] = True, False
+    fn = lambda x: [f(x, axis) for f in (jnp.any, jnp.all) for axis in (0, 1, None)]  # noqa: E731
+    model = check(fn, x, dims=dims)
+    casts = {a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute}
+    assert casts <= {onnx.TensorProto.UINT8, onnx.TensorProto.BOOL}  # a quarter of the size of an int32
+    check(lambda x: [jnp.argmax(x, 1), jnp.argmin(x, 1)], x, dims=dims)
+    if dims is None:
+        check(fn, x[:0])
+        check(fn, x[:, :0])
+    else:
+        check_run(check(fn, x, dims=dims), fn, x[:0])
