@@ -82,3 +82,16 @@ def test_other_dtypes():
         check(jax.nn.relu6, x)
         if dtype != np.int32:
             check(jax.nn.hard_swish, x)
+
+
+def test_infinities_become_finite() -> None:
+    largest = np.finfo(np.float32).max
+    x = np.append(HARD, np.float32([largest, -largest, np.nextafter(largest, 0), 1e-45]))
+    assert ops(check(jnp.nan_to_num, x)) == ["IsNaN", "Where", "Clip"]
+    assert ops(check(lambda x: jnp.where(x == jnp.inf, largest, x), x)) == ["Min"]
+    assert ops(check(lambda x: jnp.where(-jnp.inf == x, -largest, x), x)) == ["Max"]
+    check(jnp.nan_to_num, x, dims=[("B",)])
+    check(jnp.nan_to_num, x.astype(np.float64), x64=True)
+    for other in (lambda x: jnp.nan_to_num(x, posinf=7.0), lambda x: jnp.where(x == jnp.inf, -largest, x)):
+        assert "Equal" in ops(check(other, x))  # finite numbers above are as they are
+    check(jnp.nan_to_num, np.float16([np.inf, -np.inf, np.nan, 65504, -65504, -0.0]))
