@@ -32,6 +32,9 @@ BROADCASTING = (*BINARY, "Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseX
 SHORT = 12
 """Spans of up to so many elements are worth a node that makes them longer."""
 
+MANY_SPANS = 400
+"""So many take a few microseconds more, or ten where one of three operands is chosen."""
+
 LONG = 16
 """What they have to become."""
 
@@ -68,7 +71,7 @@ def repeat_around_short_spans(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if all(x is None or dims(x) in (shape, ()) for x in node.inputs):
         return None
     varying = list(dict.fromkeys(x for x in node.inputs if x is not None and any(d != 1 for d in dims(x))))
-    if len(varying) < 2 or not has_many(y):
+    if len(varying) < 2:
         return None
     aligned = {x: aligned_dims(x, len(shape)) for x in varying}
     spans = _spans(shape, list(aligned.values()))
@@ -76,7 +79,7 @@ def repeat_around_short_spans(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     inner, outer = spans
     length = likely_size(shape[axis] for axis in inner.axes)
-    if length > SHORT:
+    if length > SHORT or likely_size(shape) < MANY_SPANS * length:
         return None
     repeated: dict[ir.Value, ir.Value] = {}
     if not all(inner.varies):

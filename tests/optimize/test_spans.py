@@ -87,6 +87,13 @@ def test_sizes_that_are_known_only_when_the_model_runs() -> None:
         check_run(model, lambda p, q: p[:, None] - q, array(n, 3), array(m, 3))
 
 
+def test_it_is_the_spans_that_count() -> None:
+    corner = np.array([True, False, True])
+    for points, op_types in ((1000, ["Sub", "Expand", "Where"]), (100, ["Sub", "Where"])):
+        model = check(lambda w: jnp.where(corner, w, 1 - w), array(points, 3))
+        assert sorted(n.op_type for n in model.graph.node) == sorted(op_types)
+
+
 def test_a_number_for_each_of_some_points() -> None:
     def fn(x: jax.Array, s: jax.Array) -> jax.Array:
         return x * s[..., None] + jnp.arange(3.0)
