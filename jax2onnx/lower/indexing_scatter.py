@@ -205,6 +205,7 @@ def _scatter(
     unique = unique or _are_distinct(g, w, start, valid)
     if w.is_along_axis and valid is None:
         index = g.squeeze(as_val(g, start), [len(w.batch)])
+        u = g.squeeze(u, range(index.rank, u.rank))  # axes of size 1, which the batch has, too
         return _emit(g, "Elements", x, index, u, combine, unique=unique, axis=w.moving[0])
     in_order = unique or (is_static(u.shape) and product(u.shape) <= IN_ORDER_UP_TO)
     addressed = range(last + 1)

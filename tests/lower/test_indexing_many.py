@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from jax import lax
 from jax import numpy as jnp
 from jax.scipy import ndimage
 
@@ -130,3 +133,17 @@ def test_indices_along_axes_of_size_1() -> None:
     check(lambda x, i, j: [x[i, j], x.at[i, j].get(mode="fill")], IMAGE[:1, :1], i, j, rtol=0, atol=0)
     check(lambda x, i, j: x.at[i, j].add(1.0), IMAGE[:1, :1], i, j, rtol=0, atol=0)
     check(lambda x, i, j: x.at[i, j].add(1.0, mode="drop"), IMAGE[:1], i, j, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dims", [None, [("B", 4, 1)] * 3], ids=["static", "symbolic"])
+@pytest.mark.parametrize("mode", ["clip", "drop"])
+def test_elements_are_written_along_an_axis_before_others_of_size_1(mode: str, dims: Any) -> None:
+    numbers = lax.ScatterDimensionNumbers((), (1,), (1,), (0, 2), (0, 2))
+
+    def fn(x: jax.Array, i: jax.Array, u: jax.Array) -> list[jax.Array]:
+        return [write(x * 0, i[..., None], u, numbers, mode=mode) for write in (lax.scatter, lax.scatter_add)] + [
+            lax.scatter_add(jnp.zeros_like(x), i[..., None], u, numbers, mode=mode)
+        ]
+
+    x, u = IMAGE[:3, :4, :1], IMAGE[3:6, :4, :1]
+    check(fn, x, np.int32([[1, 0, 3, 2], [2, 3, 1, -1], [9, 0, 1, 3]])[..., None], u, dims=dims)
