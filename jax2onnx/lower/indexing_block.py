@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2onnx.dimensions import is_static
+from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.lower.context import Builder, Val
 from jax2onnx.lower.dtypes import BOOL, INT64, highest, is_float, lowest
 from jax2onnx.lower.indexing import Ints, Windows, product
@@ -78,7 +78,7 @@ def _is_large(w: Windows, last: int) -> bool:
 def _is_long(w: Windows, last: int) -> bool:
     """Does one window have so many rows that copying the operand around it is cheaper than writing each row?"""
     rows = product(w.sizes[: last + 1])
-    return not is_static(w.sizes[: last + 1]) or (rows > LONG and 32 * rows > product(w.shape))
+    return not is_static(w.sizes[: last + 1]) or (rows > LONG and 32 * rows > likely_size(w.shape))
 
 
 def _joins(w: Windows, x: Val, start: Ints, last: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from jax import lax
 from jax import numpy as jnp
 
 from jax2onnx import runtime
@@ -57,3 +58,11 @@ def test_adding_to_a_block_takes_two_nodes() -> None:
 def test_symbolic_sizes() -> None:
     x, u = array((7, 30), np.float32), array((7, 28), np.float32)
     check(lambda x, u: x.at[:, 1:-1].add(u), x, u, dims=[("B", 30), ("B", 28)])
+
+
+def test_large_windows_in_arrays_of_symbolic_sizes() -> None:
+    """How large the array is only decides about speed: it is no question for JAX."""
+    x, u = array((4000,), np.float32), array((3000,), np.float32)
+    limits = {"dims": [("N",), None], "constraints": ["N >= 3100"]}
+    check(lambda x, u: x.at[100:3100].add(u), x, u, **limits)
+    check(lambda x, u: lax.dynamic_update_slice(x, u, (x.argmax(),)), x, u, **limits)
