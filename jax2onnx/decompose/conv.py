@@ -50,7 +50,7 @@ def _features_at_once(lhs: jax.Array, rhs: jax.Array, params: Any) -> int:
         return 0
     largest = math.prod((*window, _largest(lhs.dtype), _largest(rhs.dtype)))
     at_once = 2**24 // max(largest, 1)
-    is_grouped = params["feature_group_count"] > 1 or params["batch_group_count"] > 1
+    is_grouped = params["feature_group_count"] != 1 or params["batch_group_count"] != 1
     return at_once if at_once * (1 if is_grouped else MOST_PARTS) >= features else 0
 
 
@@ -141,7 +141,7 @@ def conv_as_matmul(
     config = [(0, 0, 0), (0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in zip(padding, lhs_dilation, strict=True))]
     x = lax.pad(x, jnp.zeros((), dtype), config)
     n, features = x.shape[:2]
-    if batch_group_count > 1:
+    if batch_group_count != 1:
         groups, n = batch_group_count, n // batch_group_count
         x = x.reshape(groups, n, features, *x.shape[2:])
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from jax import lax
@@ -102,6 +103,13 @@ def test_convolutions_of_no_features() -> None:
         np.ones((2, 0, 5, 5), "int8"),
         np.ones((4, 0, 3, 3), "int8"),
     )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32"])
+def test_convolutions_of_each_example_with_its_own_kernel(dtype: str) -> None:
+    operands = extremes(dtype, 3, 1, 2, 5, 5), extremes(dtype, 3, 4, 2, 3, 3)
+    convolve = jax.vmap(lambda x, kernel: lax.conv(x, kernel, (1, 1), "SAME"))
+    check(convolve, *operands, dims=[("B", 1, 2, 5, 5), ("B", 4, 2, 3, 3)])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64"])
