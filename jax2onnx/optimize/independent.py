@@ -17,9 +17,9 @@ from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.graphs import bodies, use_instead
 from jax2onnx.optimize.carries import Carries, take_over
 from jax2onnx.optimize.draws import THREEFRY
-from jax2onnx.optimize.engine import constants_for, detach_bodies, rename_operator
+from jax2onnx.optimize.engine import constants_for, rename_operator
 from jax2onnx.optimize.queries import Dims, as_shape, attribute, constant, dims, only_user, producer
-from jax2onnx.optimize.steps import MOST, Scan, scans
+from jax2onnx.optimize.steps import MOST, Scan, remove_without_results, scans
 
 WORTH = 12
 """So many nodes take longer than the steps of another loop."""
@@ -44,9 +44,7 @@ def _move_out(model: ir.Model, moves: Sequence[Callable[[Scan], int]]) -> int:
     for node in scans(model.graph):
         for move in moves:
             count += move(Scan(node, constant_of, arrays=True))
-            if not node.outputs:  # all that it gave is computed outside by now
-                detach_bodies(node)
-                node.graph.remove(node, safe=True)  # type: ignore[union-attr]
+            if remove_without_results(node):
                 break
     return count
 
@@ -123,8 +121,8 @@ def _separate(loop: Scan) -> int:
         own = loop.own_operands(node)
         if all(v in available for v in own) and loop.is_possible(node):
             available.update(node.outputs)
-            is_result = any(v.is_graph_output() for v in node.outputs)
-            gain += 0 if node in apart or is_result else HASH if node.op_type == THREEFRY else 1
+            stays = node in apart or loop.gives_other_results(node, loop.directions[0])
+            gain += 0 if stays else HASH if node.op_type == THREEFRY else 1
     if gain < WORTH:
         return 0
     _move(loop, sorted(chains), [node for node in loop.body if node in apart])

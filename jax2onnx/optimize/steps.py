@@ -14,10 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.dimensions import likely_size
-from jax2onnx.graphs import bodies, replace_inputs, use_instead
+from jax2onnx.graphs import bodies, output_positions, replace_inputs, use_instead
 from jax2onnx.optimize.batched import ELEMENTWISE, Batch, Constants
-from jax2onnx.optimize.carries import take_over
-from jax2onnx.optimize.engine import constants_for, rename_operator
+from jax2onnx.optimize.carries import keep_outputs, take_over
+from jax2onnx.optimize.engine import constants_for, detach_bodies, rename_operator
 from jax2onnx.optimize.queries import as_shape, attribute, constant, dims, splat
 from jax2onnx.optimize.simplify import RESHAPES
 
@@ -47,7 +47,20 @@ def take_out_step_arithmetic(model: ir.Model) -> int:
     Not in functions, which cannot use the constants of the main graph.
     """
     constant_of = constants_for(model.graph, "step_constant")
-    return sum(Scan(node, constant_of).compute_before() for node in scans(model.graph))
+    count = 0
+    for node in scans(model.graph):
+        count += Scan(node, constant_of).compute_before()
+        remove_without_results(node)
+    return count
+
+
+def remove_without_results(node: ir.Node) -> bool:
+    """Remove a loop if all that it gave is computed outside of it by now."""
+    if node.outputs:
+        return False
+    detach_bodies(node)
+    node.graph.remove(node, safe=True)  # type: ignore[union-attr]
+    return True
 
 
 def scans(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -76,6 +89,8 @@ class Scan:
         }
         self.own = {*self.body.inputs, *(v for n in self.body for v in n.outputs)}
         self.length = dims(self.wholes[0])[0]  # type: ignore[arg-type]
+        self.positions = output_positions(self.body)
+        self.ends: Sequence[int] = attribute(node, "scan_output_directions", [0] * (len(node.outputs) - self.states))
 
     # ------------------------------------------------------------------------------------------------ before the loop
 
@@ -89,6 +104,7 @@ class Scan:
                 stacks, direction = found
                 whole.update((v, (stack, direction)) for v, stack in zip(node.outputs, stacks, strict=True))
                 moved[node] = None
+        self._take_over_stacks({v: whole[v][0] for n in moved for v in n.outputs if v.is_graph_output()})
         scanned: list[tuple[ir.Value, ir.Value, int]] = []
         known = 0
         for value, (stack, direction) in whole.items():
@@ -126,10 +142,10 @@ class Scan:
     def _for_all_steps(self, node: ir.Node, whole: Mapping[ir.Value, _Stack]) -> tuple[list[ir.Value], int] | None:
         """The results of a node for all steps, if it is made of scanned values, and their direction."""
         own = self.own_operands(node)
-        if not own or not all(v in whole for v in own) or any(v.is_graph_output() for v in node.outputs):
+        if not own or not all(v in whole for v in own):
             return None
         directions = {whole[v][1] for v in own}
-        if len(directions) != 1 or not self.is_taken_out(node):
+        if len(directions) != 1 or self.gives_other_results(node, *directions) or not self.is_taken_out(node):
             return None
         graph = self.node.graph
         assert graph is not None
@@ -137,6 +153,26 @@ class Scan:
         batch = Batch(node, stacks, self.length, lambda new: graph.insert_before(self.node, new), self.constant_of)  # type: ignore[arg-type]
         results = batch.results()
         return (results, directions.pop()) if results is not None else None
+
+    def gives_other_results(self, node: ir.Node, direction: int) -> bool:
+        """Does a node give a result of the body that is not just stacked up, from this end?"""
+        found = [self.positions[v] for v in node.outputs if v.is_graph_output()]
+        return any(len(at) > 1 or at[0] < self.states or self.ends[at[0] - self.states] != direction for at in found)
+
+    def _take_over_stacks(self, stacks: Mapping[ir.Value, ir.Value]) -> None:
+        """Let these be what the loop has stacked up: it no longer gives these results."""
+        gone = {self.positions[v][0] for v in stacks}
+        if not gone:
+            return
+        for value, stack in stacks.items():
+            take_over(stack, self.node.outputs[self.positions[value][0]])
+        left = [i for i in range(len(self.node.outputs)) if i not in gone]
+        self.body.outputs[:] = [self.body.outputs[i] for i in left]
+        keep_outputs(self.node, left)
+        ends = [self.ends[i - self.states] for i in left if i >= self.states]
+        self.node.attributes.pop("scan_output_directions", None)
+        if any(ends):
+            self.node.attributes["scan_output_directions"] = ir.AttrInt64s("scan_output_directions", ends)
 
     def own_operands(self, node: ir.Node) -> list[ir.Value]:
         """The operands that are values of the body."""

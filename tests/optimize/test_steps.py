@@ -165,6 +165,33 @@ def test_what_only_goes_into_stacked_results_is_computed_behind_the_loop(name):
     assert set(body_counts(check(fn, XS), "Scan")[0]) == {"Cos", "Add", "Identity"}
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_a_step_stacks_up_and_uses_is_computed_before_the_loop(reverse):
+    """As in gradients of loops, whose first half stacks up what the second half needs."""
+
+    def fn(xs):
+        def step(c, x):
+            a, b = jnp.exp(x), x.sum()
+            return c * 0.5 + a * b, (a, c, b, jnp.sqrt(a), a[0])
+
+        return lax.scan(step, jnp.zeros((3, 4)), xs, reverse=reverse)
+
+    model = check(fn, XS)
+    assert set(body_counts(model, "Scan")[0]) == {"Mul", "Add", "Identity"}
+    check_run(check(fn, XS, dims=[("T", 3, 4)]), fn, XS[:1])
+    loop = check(lambda xs: jax.grad(lambda x: lax.scan(lambda c, x: (c + jnp.sin(x * x), None), 0.0, x)[0])(xs), X)
+    assert not body_counts(loop, "Scan")
+
+
+def test_what_is_stacked_up_from_the_other_end_stays():
+    def fn(xs):
+        first = lax.scan(lambda c, x: (jnp.cos(c) + x, c), jnp.zeros((3, 4)), xs, reverse=True)[1]
+        both = lax.scan(lambda c, x: (jnp.sin(c) + x, (jnp.exp(x[0]), x[1] * 2)), jnp.ones((3, 4)), first)
+        return both, lax.scan(lambda c, x: (x.sum(), (c, x[1] * 2)), 0.0, first, reverse=True)
+
+    check(fn, XS)
+
+
 def test_a_loop_that_carries_nothing_is_none():
     model = check(lambda xs: lax.map(lambda x: (jnp.tanh(x) @ W, x.sum(0)), xs), XS)
     assert not body_counts(model, "Scan")
