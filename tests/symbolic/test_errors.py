@@ -62,6 +62,8 @@ def test_a_number_that_has_to_be_known():
     assert "test_errors.py" in message and "give the dimension a fixed size" in message
     message = message_of(lambda x: np.zeros(x.shape) + x, "f32[T]")
     assert "test_errors.py" in message and "give the dimension a fixed size" in message
+    message = message_of(lambda x: x / x.shape[0].astype(x.dtype), "f32[T]")  # as in jax.scipy.signal.detrend
+    assert "test_errors.py" in message and "give the dimension a fixed size" in message
 
 
 def test_a_numpy_array_that_is_cut_at_a_symbolic_dimension():
