@@ -99,7 +99,7 @@ def _is_what_is_masked(found: Attended, cleared: Cleared, is_causal: bool) -> bo
 
 
 def _total(r: Rewriter, found: Attended) -> ir.Value | None:
-    """What is added to the scores. Of several biases it is the sum."""
+    """What is added to the scores. Of several biases it is the sum, if they have their axes in one order."""
     total: View | None = None
     for view in found.scores.biases:
         if total is None:
@@ -107,6 +107,8 @@ def _total(r: Rewriter, found: Attended) -> ir.Value | None:
             continue
         rank = max(len(total.axes), len(view.axes))
         axes, more = [[*[[]] * (rank - len(v.axes)), *v.axes] for v in (total, view)]
+        if any(a and b and atoms(a) != atoms(b) for a, b in zip(axes, more, strict=True)):
+            return None
         shapes = aligned_dims(total.value, rank), aligned_dims(view.value, rank)
         shape = [b if a == 1 else a for a, b in zip(*shapes, strict=True)]
         added = r.op("Add", total.value, view.value, like=view.value, shape=shape)

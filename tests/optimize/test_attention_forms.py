@@ -179,6 +179,16 @@ def some(*shape: int) -> np.ndarray:
     return mask
 
 
+def test_biases_of_axes_in_another_order():
+    """The scores are moved, or their axes joined, between two biases: these cannot be added as they are."""
+    q = normal(2, 2, 2 * T, D)
+    moved = lambda s, b, c: ((s + b).swapaxes(0, 1) + c).swapaxes(0, 1)  # noqa: E731
+    joined = lambda s, b, c: ((s + b).reshape(4, 1, *s.shape[2:]) + c).reshape(s.shape)  # noqa: E731
+    for add, first, second in ((moved, (2, 1), (2, 1)), (joined, (1, 2), (4, 1))):
+        biases = normal(*first, 2 * T, 2 * T), normal(*second, 1, 2 * T)
+        check(lambda q, *b, add=add: jax.nn.softmax(add(q @ q.swapaxes(2, 3), *b), -1) @ q, q, *biases, **CLOSE)
+
+
 @pytest.mark.parametrize("fill", quick([-INF, -1e9], [-INF, -1e9, -1e4, LOWEST]))
 def test_masks_of_everything(fill):
     """Where all scores are replaced by -inf, the result is NaN, else the mean of all values."""
