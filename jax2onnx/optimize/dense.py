@@ -116,7 +116,7 @@ def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """(x @ w + b) * k = x @ (w * k) + b * k, with numbers as a normalization has them, one for each column.
 
     One number for all is that of a program that may count on what it computes, floor(bits @ powers / 3): then only if
-    nothing is rounded.
+    nothing is rounded, or if it is seen to be that of a normalization that was not trained.
     """
     found, y = _operand_and_row(node), node.outputs[0]
     dense = _dense(found[0]) if found is not None else None
@@ -124,9 +124,18 @@ def scale_columns(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     factor = (1 / found[1] if node.op_type == "Div" else found[1]).astype(found[1].dtype)
     is_rounded = (found[1] == found[1][0]).all() and abs(np.frexp(found[1][0])[0]) != 0.5
-    if is_rounded or not fold.can_be_scaled(dense.w, factor):
+    if (is_rounded and not _is_shifted(y)) or not fold.can_be_scaled(dense.w, factor):
         return None
     return dense.written(r, fold.scaled(r, dense.w, factor), None if dense.bias is None else dense.bias * factor, y)
+
+
+def _is_shifted(value: ir.Value) -> bool:
+    """Is what a normalization adds to each column all that happens to a value? (Where it was not trained, zeros.)"""
+    node = only_user(value)
+    if node is None or node.op_type != "Add":
+        return False
+    shift = constant(node.inputs[node.inputs[0] is value])
+    return shift is not None and (not shift.any() or shift.size == dims(value)[-1] != 1)
 
 
 @rewrites(*PRODUCTS, given=first("Add"), needs=("Mul",))

@@ -41,6 +41,16 @@ def test_batch_normalization_behind_a_dense_layer_is_in_the_layer():
     check(fn, hurt, **CLOSE)
 
 
+@pytest.mark.parametrize("shift", [np.zeros(32, np.float32), SHIFT])
+def test_batch_normalization_that_was_not_trained_is_in_the_layer(shift):
+    """All columns are multiplied by one number, 1 / sqrt(1 + epsilon)."""
+    factor = np.full(32, 1 / np.sqrt(1.001), np.float32)
+    fn = lambda x: jax.nn.relu((x @ W + B - np.zeros(32, np.float32)) * factor + shift)  # noqa: E731
+    assert operators(check(fn, drawn(5, 8), **CLOSE)) == ["Gemm", "Relu"]
+    assert operators(check(fn, drawn(2, 5, 8), dims=[("B", "T", 8)], **CLOSE)) == ["MatMul", "Add", "Relu"]
+    assert "Mul" in operators(check(lambda x: jnp.floor((x @ W) * factor[0]), drawn(5, 8)))
+
+
 def test_what_a_program_counts_on_is_not_rounded():
     """Bits times powers of two, divided by a number that is none: a quotient that is whole is not just below that."""
     powers = (2.0 ** np.arange(8)).astype(np.float32)[:, None] * np.array([1, 3], np.float32)
@@ -48,6 +58,8 @@ def test_what_a_program_counts_on_is_not_rounded():
     divisors = (3, 7, 2, np.float32(1e-36), np.float32([1e-35, 1e35]), np.float32([3, 49]))
     for divisor in divisors:
         check(lambda x, divisor=divisor: jnp.floor(x @ powers / divisor), bits, rtol=0, atol=0)
+    for shift in np.float32([[0, 0], [2, -3]]):
+        check(lambda x, shift=shift: jnp.floor(x @ powers * np.float32(1 / 3) + shift), bits, rtol=0, atol=0)
 
 
 def test_batch_normalization_before_a_dense_layer_is_in_the_layer():
