@@ -172,7 +172,7 @@ POINTWISE = "Add Sub Mul Div Pow Max Min Sqrt Reciprocal Exp Log Abs Neg Relu Ta
 """Operators that treat each element alone, so that a change of shape may come before or after them."""
 
 
-@rewrites("Unsqueeze", "Reshape", given=first(*REDUCTIONS, *POINTWISE))
+@rewrites("Unsqueeze", "Reshape", given=first(*REDUCTIONS, *POINTWISE), needs=REDUCTIONS)
 def keep_reduced_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A reduction whose axes are put back as axes of size 1 can keep them, also through what is computed in between."""
     x, y = node.inputs[0], node.outputs[0]
