@@ -314,8 +314,8 @@ def _emit(g: Builder, kind: str, x: Val, index: Val, u: Val, combine: str, *, un
         byte = np.dtype(np.uint8)
         return g.cast(scatter(g.cast(x, byte), g.cast(u, byte), combine), BOOL)
     if is_extremum and is_float(x.dtype):
-        # A NaN may get lost on the way. It does not when numbers are added, of which -0.0 changes nothing.
-        nan, nothing = np.asarray(np.nan, x.dtype), np.asarray(-0.0, x.dtype)
-        poisoned = scatter(x, g.Where(g.IsNaN(u), nan, nothing), ADD)
+        # A NaN may get lost on the way. It does not when numbers are added: here zeros, which are NaN where u is.
+        nan, zero = np.asarray(np.nan, x.dtype), np.zeros((), x.dtype)
+        poisoned = scatter(x, g.Clip(u, zero, zero), ADD)
         return g.Where(g.IsNaN(poisoned), nan, scatter(x, u, combine))
     return scatter(x, u, combine)

@@ -199,6 +199,20 @@ def test_nan_and_zeros(name: str, dtype: type, opset: int) -> None:
     check(lambda x, u: getattr(x.at[2:5], name)(u), values, updates[1:4], opset=opset, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_largest_of_segments(dtype: str) -> None:
+    """NaN gets lost on the way to a maximum, but not on the way to a sum of zeros."""
+    x = np.random.default_rng(0).normal(size=(64, 5)).astype(dtype)
+    places = np.arange(64).astype(np.int32) % 9 - 1  # one segment is to be left out
+    for k, value in enumerate((np.nan, np.inf, -np.inf, -0.0)):
+        x[k * 7 :: 23 + k, k] = value
+    x[places == 3], x[places == 4] = -np.inf, -0.0
+    for fn in (jax.ops.segment_max, jax.ops.segment_min):
+        model = check(lambda x, s: fn(x, s, 10), x, places, x64=True)  # noqa: B023
+        assert [n.op_type for n in model.graph.node].count("IsNaN") == 1  # of the sums, not of the terms
+        check(lambda x, s: fn(x, s, 10), x, places, dims=[("N", 5), ("N",)], x64=True)  # noqa: B023
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("mode", quick(["fill"], ["clip", "fill", "promise_in_bounds"]))
 def test_index_dtypes(dtype: str, mode: str) -> None:
