@@ -98,7 +98,7 @@ def recognise_rotation_of_neighbours(r: Rewriter, node: ir.Node) -> ir.Value | N
     """The same, with the results as neighbours; heads may be grouped, or joined, at once."""
     y, pairs = node.outputs[0], node.inputs[0]
     parts = _pairs(pairs)
-    if parts is None or pairs is None or only_user(pairs) is None:
+    if parts is None or pairs is None or only_user(pairs) is None or len(dims(pairs)) < 2:  # a pair is not two numbers
         return None
     *lead, count, _ = dims(pairs)
     whole = ir.Value(shape=as_shape([*lead, 2 * count]), type=y.type)

@@ -166,6 +166,13 @@ def mixed(x: Any) -> Any:
     return jnp.concatenate(turned(x[..., ::2], x[..., 1::2], ANGLES[:, None]), -1)
 
 
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2,)])
+def test_two_numbers_side_by_side(shape):
+    """They are no rows of pairs."""
+    check(lambda a, b: jnp.stack([a, b]).reshape(shape), np.float32(1.5), np.float32(-2))
+    check(lambda a, b: jnp.stack(turned(a, b, np.float32(0.5))).reshape(shape), np.float32(1.5), np.float32(-2))
+
+
 @pytest.mark.parametrize("fn", [reflected, other_way, swapped, other_halves, mixed])
 def test_near_misses(fn):
     assert "RotaryEmbedding" not in ops(check(fn, X))
