@@ -73,7 +73,9 @@ class _Counter:
         return self._known[key]
 
     def of_equation(self, eqn: Any) -> int:
-        return self.of(compat.programs.callee(eqn.params)) if eqn.primitive in compat.kinds.CALL_PRIMITIVES else 1
+        """A call counts as what it calls: as one if that is nothing, as of a function that returns its argument."""
+        is_call = eqn.primitive in compat.kinds.CALL_PRIMITIVES
+        return max(1, self.of(compat.programs.callee(eqn.params))) if is_call else 1
 
 
 def _share(closed: ClosedJaxpr, known: Sequence[bool], count: _Counter, signatures: Signatures) -> ClosedJaxpr:

@@ -198,6 +198,15 @@ def of_short_layers(x):
     return x
 
 
+def with_calls_that_do_nothing(x):
+    same = jax.jit(lambda x: x)
+    for w, b in weights():
+        x = layer(x, w, b)
+        for _ in range(5):
+            x = same(x)
+    return x
+
+
 def with_steps_unrolled(x):
     """A recurrent network, each of whose steps reads a row of its own."""
     (wi, bi), (wh, bh) = weights()[:2]
@@ -211,6 +220,7 @@ def with_steps_unrolled(x):
 
 PROGRAMS: list[Callable[..., Any]] = [
     with_steps_unrolled,
+    with_calls_that_do_nothing,
     of_short_layers,
     plain,
     under_jit,
@@ -250,6 +260,7 @@ QUICK = [
     with_zeros_of_both_signs,
     with_masks_and_weights_in_other_shapes,
     of_short_layers,
+    with_calls_that_do_nothing,
 ]
 
 
