@@ -334,7 +334,7 @@ def positions(g: Builder, w: Windows, start: Ints, units: Units, keep: Callable[
     window = _table(g, len(axes), [(w.sizes[a], i, units[a]) for i, a in enumerate(axes)], units)
     sizes = tuple(w.sizes[a] for a in axes)
     depth = window.shape[-1]
-    columns = _columns(w, start, units) if keep is not None or not axes else None
+    columns = _columns(g, w, start, units) if keep is not None or not axes else None
     if columns is not None:
         first: Ints = g.Concat(*(as_val(g, c) for c in columns), axis=len(w.batch))
     elif keep is None and isinstance(window, np.ndarray) and isinstance(table, np.ndarray) and is_small_grid(w, units):
@@ -349,16 +349,18 @@ def positions(g: Builder, w: Windows, start: Ints, units: Units, keep: Callable[
     return add(g, unsqueeze(g, first, range(1, 1 + len(axes))), window)
 
 
-def _columns(w: Windows, start: Ints, units: Units) -> list[Ints] | None:
+def _columns(g: Builder, w: Windows, start: Ints, units: Units) -> list[Ints] | None:
     """The coordinates of single elements one by one, if some are computed and the others known."""
     if isinstance(start, np.ndarray) or not w.batched or not is_static(w.batch) or not is_small_grid(w, units):
         return None
     moving = [start] if len(w.moving) == 1 else start.columns
     if moving is None or sorted((*w.moving, *w.batched)) != list(units) or units != coordinates(list(units)):
         return None
-    computed = dict(zip(w.moving, moving, strict=True))
-    places = np.indices((*w.batch, 1))
-    return [computed[a] if a in computed else places[w.batching[a]] for a in units]
+    found: dict[int, Ints] = dict(zip(w.moving, moving, strict=True))
+    for a in w.batched:
+        line = _table(g, len(w.batch), [(w.shape[a], w.batching[a], (1,))], {a: (1,)})
+        found[a] = _expand(g, line, (*w.batch, 1))
+    return [found[a] for a in units]
 
 
 def _linear(g: Builder, start: Ints, units: Sequence[Dims]) -> Ints | None:

@@ -103,3 +103,11 @@ def test_wrapping_is_left_to_the_operator_in_each_component() -> None:
     read = lambda x, i, j: [x[i, j], x.at[i, j].get(mode="clip")]  # noqa: E731
     assert "Less" not in operators(check(read, X, PLACES, PLACES[::-1].copy(), rtol=0, atol=0))
     check(lambda x, i, j: x[i, :, j], X, PLACES, PLACES[::-1].copy(), rtol=0, atol=0)
+
+
+def test_which_row_each_of_many_is_in_is_not_stored() -> None:
+    """It is one number for each row."""
+    write = jax.vmap(lambda row, i: row.at[i].set(1.0))
+    places = rng.integers(-60, 60, (4, 8000)).astype(np.int32)
+    model = check(write, np.zeros((4, 50, 3), np.float32), places)
+    assert model.ByteSize() < 10_000
