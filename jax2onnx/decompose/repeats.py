@@ -265,7 +265,7 @@ def _may_pay(eqns: Sequence[Any], weights: np.ndarray) -> bool:
 def _looks(eqn: Any) -> tuple[Any, ...]:
     """What equal equations have in common, and is quickly told: their primitive, sizes and numbers."""
     shapes = [getattr(v.aval, "shape", ()) for v in eqn.outvars]
-    numbers = [v.val for v in eqn.invars if isinstance(v, Literal) and type(v.val) in (int, float)]
+    numbers = [np.asarray(v.val).tobytes() for v in eqn.invars if isinstance(v, Literal)]
     return id(eqn.primitive), *shapes, *numbers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -334,6 +335,12 @@ def test_what_differs_is_no_copy():
 
 def test_a_small_program_stays_as_it_is():
     closed = jax.make_jaxpr(lambda x: layer(layer(x, *weights()[0]), *weights()[1]))(np.ones((4, WIDTH), np.float32))
+    assert share_repeats(closed) is closed
+
+
+def test_other_numbers_tell_at_once_that_a_formula_does_not_repeat(monkeypatch):
+    closed = jax.make_jaxpr(lambda x: functools.reduce(lambda y, i: (y + i) * (0.5 + i), range(200), x))(1.0)
+    monkeypatch.setattr(repeats.Signatures, "of_equation", None)  # which takes longer
     assert share_repeats(closed) is closed
 
 
