@@ -132,6 +132,15 @@ def remainder(e: Emitter, node: ir.Node) -> Sequence[ir.Value]:
     return [e.Sub(x, e.Mul(e.Div(x, y), y))]
 
 
+@expands("Div", "i32 i64")
+def one_by(e: Emitter, node: ir.Node) -> Sequence[ir.Value] | None:
+    """1 / x is -(-1 / x): times y, the runtime would make it y / x, and of 1 % x = 1 - (1 / x) * x a 0."""
+    one = ir.convenience.get_const_tensor(e.operands[0])
+    if one is None or one.size != 1 or int(one.numpy().reshape(())) != 1:
+        return None
+    return [e.Neg(e.Div(e.const(-one.numpy()), e.operands[1]))]
+
+
 # ------------------------------------------------------------------------------------------------ other
 
 

@@ -42,6 +42,7 @@ WRONG = {
     for target, rows in {
         "onnxruntime": {
             **dict.fromkeys(["Clip", "Max", "Min"], _ORDER),
+            "Div": "i32 i64",  # 1 / x times y becomes y / x
             **dict.fromkeys(["ReduceMax", "ReduceMin"], f"{_ORDER} {_FLOATS}"),  # they ignore NaN
             **dict.fromkeys(["GlobalMaxPool", "MaxPool"], _FLOATS),  # so do these
             **dict.fromkeys(["ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare"], _SUMS),

@@ -222,3 +222,15 @@ def test_any_and_all(dims: Any) -> None:
         check(fn, x[:, :0])
     else:
         check_run(check(fn, x, dims=dims), fn, x[:0])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+def test_one_divided_by_numbers(dtype: str) -> None:
+    """ONNX Runtime itself makes 1 / x times y a quotient of y, also of integers."""
+    x = extremes(dtype, 40)
+    one = np.ones((1, 1), dtype)
+    check(
+        lambda x, y: [one % x, lax.rem(jnp.ones_like(x), x), lax.div(jnp.ones_like(x), x) * y, one // x * x], x, x[::-1]
+    )
+    odd = x | 1  # no care for 0
+    check(lambda x: [lax.div(jnp.ones_like(x), x) * x, lax.div(jnp.ones_like(x), x | 3) * x], odd)
