@@ -13,7 +13,7 @@ import onnx_ir as ir
 from jax2onnx.attributes import values_of
 from jax2onnx.optimize import fold
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
-from jax2onnx.optimize.queries import KNOWN, aligned_dims, constant, dims, only_user, producer, scalar
+from jax2onnx.optimize.queries import KNOWN, aligned_dims, constant, dims, only_user, producer, scalar, splat
 
 LAST = RuleSet()
 """Formulas have quotients."""
@@ -41,9 +41,11 @@ def multiply_by_reciprocals(r: Rewriter, node: ir.Node) -> ir.Value | None:
         inverse = r.op("Reciprocal", divisor, like=divisor)
     else:
         return None
-    condition = producer(x, "Cast")
-    if condition is not None and condition.inputs[0].dtype == ir.DataType.BOOL and dims(x) == dims(y):  # type: ignore[union-attr]
-        return r.op("Where", condition.inputs[0], inverse, r.const(np.zeros((), y.dtype.numpy())), like=y)
+    cast = producer(x, "Cast")
+    condition = cast.inputs[0] if cast is not None else None
+    is_choice = condition is not None and condition.dtype == ir.DataType.BOOL and dims(x) == dims(y)
+    if is_choice and splat(condition) is None:  # XLA computes with what it knows
+        return r.op("Where", condition, inverse, r.const(np.zeros((), y.dtype.numpy())), like=y)
     return r.op("Mul", x, inverse, like=y)
 
 

@@ -73,6 +73,7 @@ def test_a_condition_over_nothing(dtype: Any) -> None:
     for number in numbers:
         check(lambda m, s: m.astype(dtype) / s, masks, number, x64=wide)
         check(lambda m, s=number: m.astype(dtype) / s, masks, x64=wide)
+        check(lambda m, s: (m < m).astype(dtype) / s, masks.astype(np.int32), number, x64=wide)  # of course not
 
 
 SCALED: dict[str, Callable[..., Any]] = {
