@@ -64,6 +64,8 @@ def turn_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     a, b = matmul.inputs
     if a is None or b is None or not is_static(dims(moved)) or _count(dims(moved)) < MANY:
         return None
+    if min(len(dims(a)), len(dims(b))) < 2:  # a vector
+        return None
     *batch, rows, columns = dims(product)
     places = _places(dims(moved), len(batch), rows)
     if not dims(a)[:-2] == dims(b)[:-2] == tuple(batch) or dims(moved)[: len(batch)] != tuple(batch) or places is None:

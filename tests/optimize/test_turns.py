@@ -62,3 +62,10 @@ def test_unknown_sizes_stay() -> None:
     a, b = arrays((1, 24, 2, 3, 40), (1, 32, 2, 40))
     dims = [("B", "T", 2, 3, 40), ("B", "S", 2, 40)]
     check(lambda a, b: jnp.einsum("btkgh,bskh->btkgs", a, b), a, b, dims=dims, rtol=1e-5, atol=1e-5)
+
+
+def test_products_with_vectors() -> None:
+    (a,) = arrays((64, 1, 128))
+    check(lambda a: jnp.einsum("lik,min->kl", a, a), a, rtol=1e-5, atol=1e-4)
+    check(lambda a, b: (a @ b).reshape(64, 128).T, *arrays((8192, 3), (3,)), rtol=1e-5, atol=1e-4)
+    check(lambda a, b: (b @ a).reshape(64, 128).T, *arrays((3, 8192), (3,)), rtol=1e-5, atol=1e-4)
