@@ -145,20 +145,24 @@ def _sums(node: ir.Node) -> Iterator[Size]:
     shape = dims(node.outputs[0])
     for i in (0, 1):
         x = _operand(node, i)
-        turned, rank = producer(x, "Transpose"), len(dims(x))
-        if turned is None or rank < 3:
-            continue
-        if moves_batch(turned):  # it divides by the number of rows
+        turned = producer(x, "Transpose")
+        if turned is not None and len(dims(x)) >= 3 and moves_batch(turned):  # it divides by the number of rows
             yield from dims(x)[-2:]
-        elif list(attribute(turned, "perm"))[-2:] == [rank - 1, rank - 2]:
+        elif _is_turned(x):
             size = dims(x)[-1 if i == 0 else -2]
             if size not in shape:  # else the result is empty as well
                 yield size
 
 
+def _is_turned(x: ir.Value) -> bool:
+    """Does it come from a Transpose of the last two axes of a batch of matrices?"""
+    turned, rank = producer(x, "Transpose"), len(dims(x))
+    return turned is not None and rank >= 3 and list(attribute(turned, "perm"))[-2:] == [rank - 1, rank - 2]
+
+
 def _repeated_batches(node: ir.Node) -> Iterator[Size]:
-    """MatMul does not repeat an operand for an empty batch, unless it is one matrix on the right. A vector is for
-    each row."""
+    """MatMul does not repeat an operand for an empty batch, unless it is one matrix on the right of what it has not
+    transposed itself. A vector is for each row."""
     left, right = (dims(_operand(node, i)) for i in (0, 1))
     if len(right) == 1:
         yield from left[:-1]
@@ -166,7 +170,7 @@ def _repeated_batches(node: ir.Node) -> Iterator[Size]:
     rank = max(len(left), len(right))
     repeats_left = len(right) > len(left)
     left, right = (aligned_dims(_operand(node, i), rank)[:-2] for i in (0, 1))
-    if any(size != 1 for size in right) or repeats_left:
+    if any(size != 1 for size in right) or repeats_left or _is_turned(_operand(node, 0)):
         for a, b in zip(left, right, strict=True):
             if a != b and 1 in (a, b):
                 yield b if a == 1 else a

@@ -220,6 +220,8 @@ NOT_EMPTY = {
     "a matrix for each head": (lambda x: jnp.einsum("bhd,hde->bhe", x, PER_HEAD), "f32[B,3,4]", ["B >= 1"]),
     "a matrix on the left": (lambda x: jnp.einsum("ij,bjk->bik", PER_HEAD[0].T, x), "f32[B,4,3]", ["B >= 1"]),
     "a matrix on the right": (lambda x: x @ PER_HEAD[0], "f32[B,T,4]", []),
+    "a matrix on the right of turned ones": (lambda x: x.swapaxes(1, 2) @ PER_HEAD[0], "f32[B,4,T]", ["B >= 1"]),
+    "a matrix that is turned": (lambda x: x @ x[0].T, "f32[B,3,3]", ["B >= 1"]),
     "sums of integers": (lambda x: (x.astype(int).sum(2), x.astype(int).sum((1, 2))), "f32[B,T,4]", []),
     "sums of integers in batches": (lambda x: x.astype(int).sum(1), "f32[B,4,T]", ["B >= 1"]),
     "turned around": (lambda x: jnp.roll(x, 1, 0) + jnp.roll(x, -5, 0), "f32[T,4]", []),
@@ -238,7 +240,7 @@ NOT_EMPTY = {
 }
 
 
-@pytest.mark.parametrize("name", quick([*[*NOT_EMPTY][5:11], *[*NOT_EMPTY][-5:-1]], NOT_EMPTY))
+@pytest.mark.parametrize("name", quick([*[*NOT_EMPTY][5:13], *[*NOT_EMPTY][-5:-1]], NOT_EMPTY))
 def test_sizes_that_must_not_be_zero(name):
     """Where ONNX Runtime would crash, be wrong or refuse, the model says so; elsewhere 0 is as good as any size."""
     fn, spec, expected = NOT_EMPTY[name]
