@@ -292,8 +292,12 @@ def _flatten(g: Builder, x: Val, rank: int) -> Val:
     if None not in front:
         return g.reshape(x, (product(front), *x.shape[rank:]))
     inner = x.shape[rank:]
-    target = g.shape_of((-1, *inner))
-    return g.op("Reshape", x, target, out=((None, *inner), x.dtype))
+    out = ((None, *inner), x.dtype)
+    if is_static(inner):  # else it may be 0, beside which "the rest" is not defined
+        return g.op("Reshape", x, g.shape_of((-1, *inner)), out=out)
+    kept = g.op("Shape", x, start=0, end=1, out=((1,), INT64))  # the size that is not known is the first
+    count = g.Mul(kept, g.shape_of((product(front[1:]),)))
+    return g.op("Reshape", x, g.Concat(count, g.shape_of(inner), axis=0), allowzero=1, out=out)
 
 
 # ------------------------------------------------------------------------------------------- combining old and new

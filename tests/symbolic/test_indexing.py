@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+import jax2onnx
+from tests.helpers import check_run
 from tests.symbolic.sizes import check_at_sizes, floats
 
 
@@ -227,6 +229,16 @@ def test_nothing_is_written_where_nothing_is(dtype, mode):
 
     sizes = [{"T": t, "N": 4} for t in (1, 2, 7)]
     check_at_sizes(fn, "f32[T,3]", "i32[N]", sizes=sizes, empty="N", rtol=0, atol=0)
+
+
+def test_rows_that_turn_out_to_have_no_elements_are_written():
+    """How many of them there are is only known when the model runs, and so is how long they are."""
+    sizes = [{"B": 2, "N": 3, "T": t} for t in (1, 4)]
+    for spec in ("f32[B,2,N,T]", "f32[B,2,T,T]"):
+        check_at_sizes(lambda x: jnp.insert(x, 1, 0.0, axis=2), spec, sizes=sizes, rtol=0, atol=0)
+        model = jax2onnx.to_onnx(lambda x: jnp.insert(x, 1, 0.0, axis=2), [spec])
+        for n in (0, 3) if "N" in spec else (0,):
+            check_run(model, lambda x: jnp.insert(x, 1, 0.0, axis=2), floats(2, 2, n, 0))
 
 
 WRITES = {
