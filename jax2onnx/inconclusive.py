@@ -17,8 +17,13 @@ _COMPARISON = re.compile(r"comparison '(.+)' (<=|>=|<|>) '(.+)' is inconclusive"
 _REMAINDER = re.compile(r"remainder (.+) should be 0")
 _CONSTANT = re.compile(
     r"dimension '.+' used in a context that requires a constant|with non-constant arguments|of non-constant size"
-    r"|a sequence of \(low, high\) pairs, got"
+    r"|a sequence of \(low, high\) pairs, got|[Ss]ymbolic (?:number|dimension cannot be raised)"
+    r"|for \*: (?:'list' and '\w*Tracer'|'\w*Tracer' and 'list')"
 )
+_ALL_AXES = re.compile(r"(\S+) with axis=None is not supported with shape polymorphism")
+_INDEX = re.compile(r"are valid indices\. Got [\w\s,()+*^-]*[A-Za-z]")
+_DIVISIBLE = re.compile(r"axis size must be divisible by (\d+)")
+_LABEL = re.compile(r"Size of label '.+' for operand \d+ \(\d+\) does not match")
 _QUOTIENT = re.compile(r"\b(floordiv|mod)\(")
 _CUT_OFF = re.compile(r"\b(min|max)\((?:(\d+), ([^(),]+)|([^(),]+), (\d+))\)")
 _PADS = "(low, high)"  # how JAX says what it wants, not what it got
@@ -46,7 +51,7 @@ def is_about_dimensions(error: Exception, *, some_are_symbolic: bool) -> bool:
         return False
     if text.startswith(_SLICE_OF_NUMPY_ARRAY) or _different_sizes(text):
         return True
-    return any(pattern.search(text) for pattern in (_CUT_OFF, _CONSTANT, _QUOTIENT))
+    return any(p.search(text) for p in (_CUT_OFF, _CONSTANT, _QUOTIENT, _ALL_AXES, _INDEX, _DIVISIBLE, _LABEL))
 
 
 def _different_sizes(text: str) -> tuple[str, str] | None:
@@ -105,6 +110,24 @@ def _advice(reason: str) -> str:
         return (
             f'If it always is, add constraints=["{match[1]} == 0"], or write the dimension of the input as a multiple, '
             'such as "8*N".'
+        )
+    if match := _DIVISIBLE.search(reason):
+        return (
+            f'If it always is, add a constraint such as constraints=["T % {match[1]} == 0"], or write the dimension of '
+            f'the input as a multiple, such as "{match[1]}*N".'
+        )
+    if match := _ALL_AXES.search(reason):
+        return f"A size with a name may turn out to be 1: name the axes, as in {match[1]}(x, axis=0)."
+    if _INDEX.search(reason):
+        return (
+            "A symbolic dimension is no index: make it one of JAX by jnp.asarray, or count from the end, as in x[-1] "
+            "for x[x.shape[0] - 1]."
+        )
+    if _LABEL.search(reason):
+        return (
+            "To find an order of the products, JAX takes symbolic dimensions for numbers of its own, which are in "
+            "this message: a label stands for one of them and for another size. Give the dimension that size, or, if "
+            "they are two symbolic dimensions, give both the same name."
         )
     if reason.startswith(_SLICE_OF_NUMPY_ARRAY):
         return "A NumPy array or a list cannot be cut at a symbolic dimension: make it one of JAX by jnp.asarray."

@@ -86,7 +86,7 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         jaxpr, out_shape = jax.make_jaxpr(flat_fn, return_shape=True)(*specs)
     except Inconclusive as error:
         raise InputError(explain(error, users_line(error))) from error
-    except (TypeError, ValueError, AttributeError, NotImplementedError) as error:
+    except (TypeError, ValueError, AttributeError, NotImplementedError, IndexError, AssertionError) as error:
         some_are_symbolic = not is_static(d for spec in jax.tree.leaves(specs) for d in spec.shape)
         if not is_about_dimensions(error, some_are_symbolic=some_are_symbolic):
             raise

@@ -66,6 +66,44 @@ def test_a_number_that_has_to_be_known():
     assert "test_errors.py" in message and "give the dimension a fixed size" in message
 
 
+ADVICE = {
+    "an index": (lambda x: x[x.shape[0] - 1], "x[-1]"),
+    "half of it as an index": (lambda x: x.at[x.shape[0] // 2].set(0.0), "jnp.asarray"),
+    "a root": (lambda x: x * x.shape[0] ** 0.5, "jax.numpy"),
+    "sections": (lambda x: jnp.split(x, x.shape[0]), "give the dimension a fixed size"),
+    "unequal sections": (lambda x: jnp.array_split(x, 3), "give the dimension a fixed size"),
+    "halves": (lambda x: jax.nn.glu(x, axis=0), '"T % 2 == 0"'),
+    "axes without names": (lambda x: jnp.squeeze(x[:, :1]), "jnp.squeeze(x, axis=0)"),
+    "labels": (lambda x: jnp.einsum("ij,ki->jk", x, jnp.ones((3, 5))), "Give the dimension that size"),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_what_jax_says_without_a_line_or_an_advice(name):
+    fn, advice = ADVICE[name]
+    message = message_of(fn, "f32[T,4]")
+    assert f"test_errors.py:{fn.__code__.co_firstlineno}:" in message and advice in message
+
+
+def test_advice_that_was_taken():
+    check_at_sizes(lambda x: x[jnp.asarray(x.shape[0] - 1)], "f32[T,4]", empty="")
+    check_at_sizes(lambda x: x.at[jnp.asarray(x.shape[0] // 2)].set(0.0), "f32[T,4]", empty="")
+    even = [{"T": t} for t in (2, 6)]
+    check_at_sizes(lambda x: jax.nn.glu(x, axis=0), "f32[T,4]", constraints=["T % 2 == 0"], sizes=even)
+    check_at_sizes(lambda x: jnp.squeeze(x[:, :1], axis=1), "f32[T,4]")
+
+
+def test_errors_that_are_not_about_dimensions_stay_what_they_are():
+    with pytest.raises(IndexError, match="valid indices"):
+        jax2onnx.to_onnx(lambda x: x[object()], ["f32[T,4]"])
+    with pytest.raises(AssertionError, match="mine"):
+        jax2onnx.to_onnx(failing, ["f32[T,4]"])
+
+
+def failing(x):
+    raise AssertionError("mine")
+
+
 def test_a_numpy_array_that_is_cut_at_a_symbolic_dimension():
     table = np.ones((8, 4), np.float32)
     message = message_of(lambda x: x + table[: x.shape[0]], "f32[T,4]", constraints=["T <= 8"])
