@@ -14,7 +14,7 @@ import jax
 from jax.export import SymbolicScope, is_symbolic_dim
 
 from jax2onnx import compat
-from jax2onnx.dimensions import names_in, parse_constraint, parse_dim
+from jax2onnx.dimensions import make_scope, names_in, parse_constraint, parse_dim
 from jax2onnx.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def size_check(declared: Mapping[str, Sequence[int | str]], constraints: Sequenc
         Traceback (most recent call last):
         jax2onnx.errors.InputError: The model is for sizes with T <= 8, but T is 9.
     """
-    scope = SymbolicScope()
+    scope = make_scope(_eliminating(declared, constraints))
     named = [
         (name, axis, parse_dim(dim, scope))
         for name, shape in declared.items()
@@ -86,7 +86,13 @@ def size_check(declared: Mapping[str, Sequence[int | str]], constraints: Sequenc
         for text, difference, is_exact in conditions:
             value = compat.dims.evaluate_dim(difference, sizes)
             if value != 0 if is_exact else value < 0:
-                mentioned = " and ".join(f"{name} is {sizes[name]}" for name in sorted(names_in(text)))
+                mentioned = " and ".join(f"{n} is {sizes[n]}" for n in sorted(compat.dims.dim_names(difference)))
                 raise InputError(f"The model is for sizes with {text}, but {mentioned}.")
 
     return check
+
+
+def _eliminating(declared: Mapping[str, Sequence[int | str]], constraints: Sequence[str]) -> list[str]:
+    """The equalities by which names have left the shapes: with "S == T", JAX writes T for S, and so do they."""
+    names = {name for shape in declared.values() for dim in shape if isinstance(dim, str) for name in names_in(dim)}
+    return [text for text in constraints if parse_constraint(text, SymbolicScope())[1] and not names_in(text) <= names]

@@ -239,6 +239,29 @@ def test_what_runs_a_model_checks_that_equal_names_are_equal_sizes():
         call(*sizes((2, 6, 1), (4, 6)))
 
 
+SAME = {
+    "two names": (["f32[B,T]", "f32[B,S]"], ["S == T", "S >= 3"], "T is 2"),
+    "the other way round": (["f32[B,T]", "f32[B,S]"], ["T == S", "S >= 3"], "S is 2"),
+    "a multiple": (["f32[B,2*T]", "f32[B,S]"], ["S == 2*T", "S >= 4"], "T is 1"),
+    "a number": (["f32[B,T]", "f32[B,4]"], ["T == 4"], "4"),
+    "in a row": (["f32[B,T]", "f32[B,S]"], ["T == U", "U == S", "S >= 3"], "is 2"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_names_that_are_said_to_be_the_same(name):
+    """One of them is in no shape then, but still in the constraints that the model tells."""
+    specs, constraints, expected = SAME[name]
+    inputs = [*specs, "f32[U]"] if "U" in " ".join(constraints) else specs
+    fn = lambda x, y, *_: x + y  # noqa: E731
+    call = jax2onnx.load(jax2onnx.to_onnx(fn, inputs, constraints=constraints, verify=True))
+    x, rest = floats(2, 4), [np.ones(4, np.float32)] * (len(inputs) - 2)
+    np.testing.assert_array_equal(call(x, x, *rest), x + x)
+    rest = [np.ones(2, np.float32)] * len(rest)
+    with pytest.raises(jax2onnx.InputError, match=expected):
+        call(x[:, :2], x[:, :2], *rest)
+
+
 def accumulated(x):
     return lax.scan(lambda h, row: (jnp.tanh(h + row), h), jnp.zeros(4), x)[1]
 
