@@ -54,7 +54,8 @@ def scan(g: Builder, *operands: Val, jaxpr: ClosedJaxpr, length: Any, reverse: b
 def _counter(g: Builder, start: Val, by: np.ndarray, length: Any) -> tuple[Val, Val]:
     """The values start, start + by, ... of a counter, and the one after the last step. Integers wrap around."""
     if start.const is not None and isinstance(length, int) and length <= 1024:
-        values = (start.const + by * np.arange(length + 1)).astype(start.dtype)
+        first, step = (x.astype(np.int64) for x in (start.const, by))  # uint64 and int64 together would be float64
+        values = (first + step * np.arange(length + 1)).astype(start.dtype)
         return g.const(values[:-1]), g.const(values[-1])
     index = g.iota(length, start.dtype)
     total = g.cast(g.dim(length), start.dtype)

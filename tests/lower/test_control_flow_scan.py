@@ -189,6 +189,11 @@ def test_counter_is_read_from_a_vector(start, dtype):
     assert body_counts(model, "Scan")[0]["Add"] == 1
 
 
+def test_counter_beyond_the_integers_of_double():
+    start, by = np.uint64(2**63 + 12345), np.uint64(0x9E3779B97F4A7C15)
+    check(lambda xs: lax.scan(lambda i, x: (i + by, i ^ x), start, xs), np.arange(LONG, dtype=np.uint64))
+
+
 def test_counter_with_a_traced_start_and_a_long_way():
     def fn(i, x):
         return lax.scan(lambda c, _: ((c[0] + 2, c[1] + c[0]), None), (i, x), length=5000)[0]
