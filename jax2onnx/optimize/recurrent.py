@@ -136,7 +136,7 @@ def network_of(
     if "activations" in dict(cell.attributes) and likely_size(dims(h)) > FEW:
         return None
     whole, unbatched = source.x, len(dims(h)) == 1
-    if unbatched:
+    if len(dims(whole)) == 2:  # which the state may have an axis more than, or less, for its batch of 1
         steps, features = dims(whole)
         whole = r.op("Unsqueeze", whole, r.const([1], np.int64), like=whole, shape=[steps, 1, features])
     steps, batch, features = dims(whole)
@@ -212,7 +212,7 @@ def _source(r: Rewriter, cell: Cell, scanned: dict[ir.Value, ir.Value | None], h
     if any(v not in scanned for v in inputs) or len(inputs) > 1:
         return None
     if not any(gate.picks for gate in gates):
-        x = inputs.pop() if inputs else next(iter(scanned), None)
+        x = inputs.pop() if inputs else next((v for v in scanned if dims(v) and dims(v)[:-1] == dims(h)[:-1]), None)
         if x is None:
             return None
         whole = scanned[x]

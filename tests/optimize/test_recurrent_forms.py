@@ -226,3 +226,39 @@ def test_layers_that_read_what_is_above_them_stay_in_one_loop():
         return lax.scan(step, (zeros, zeros), x.swapaxes(0, 1))
 
     assert "Scan" in ops(check(crossed, X, rtol=1e-4, atol=1e-5))
+
+
+def gated(a: Any, h: Any) -> Any:
+    """A GRU of which the gates have the same input, and the same weights for the state."""
+    b = h @ U[:, :H]
+    z, n = jax.nn.sigmoid(a + b), jnp.tanh(jax.nn.sigmoid(a + b + 1) * (b + 0.5) + a)
+    return (1 - z) * n + z * h
+
+
+@pytest.mark.parametrize("steps", [T, "T"])
+@pytest.mark.parametrize(("state", "row"), [((1, H), (N,)), ((H,), (1, N))])
+def test_rows_of_a_batch_of_one_that_only_the_state_or_the_input_has(state, row, steps):
+    def network(h, xs):
+        def step(h, x):
+            h = gated((x @ W[:, :H]).reshape(h.shape), h)
+            return h, h
+
+        return lax.scan(step, h, xs)
+
+    xs = normal(40, *row)
+    model = check(network, normal(*state), xs, dims=[None, (steps, *row)] if steps == "T" else None, rtol=1e-4)
+    assert "GRU" in ops(model) and "Scan" not in ops(model)
+
+
+@pytest.mark.parametrize("row", [(), (N,), (1, N), (B, N), (5, 3), (2, B, N)])
+@pytest.mark.parametrize("state", [(H,), (1, H), (B, H)])
+def test_a_layer_without_inputs_below_one_that_has_some(state, row):
+    def network(h, xs):
+        def step(states, x):
+            below = gated(0.3, states[0])
+            above = gated(below @ U[:, H : 2 * H] + x.sum(), states[1])
+            return (below, above), above
+
+        return lax.scan(step, (h, h), xs)
+
+    check(network, normal(*state), normal(40, *row), rtol=1e-4, atol=1e-5)
