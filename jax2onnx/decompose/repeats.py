@@ -328,6 +328,9 @@ def _calls(program: _Program, start: int, end: int, period: int) -> dict[int, tu
     copies = [c for c in (_match(program, model, i, period) for i in starts) if c is not None]
     results, _ = Counter(c.results for c in copies).most_common(1)[0]
     copies = [c for c in copies if c.results <= results]
+    if all(c.start != model for c in copies):  # it may have other numbers than they share, which the body is to have
+        model = copies[len(copies) // 2].start
+        copies = [c for c in (_match(program, model, c.start, period) for c in copies) if c is not None]
     if len(copies) < MIN_COPIES:
         return {}
     outside = copies[0].outside

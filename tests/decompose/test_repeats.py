@@ -19,6 +19,8 @@ from jax2onnx.lower import repeats as copying
 from tests.helpers import check, check_run, quick
 
 LAYERS, WIDTH = 12, 6
+MIDDLE = LAYERS // 2
+"""The layer that others are compared with."""
 
 
 def weights(seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -75,6 +77,17 @@ def with_one_inner_result(x):
         y = jnp.tanh(x @ w)
         kept = y if i == 4 else kept
         x = layer(x + y, w, b)
+    return x, kept
+
+
+def with_an_inner_result_of_the_only_one_with_other_numbers(x):
+    (w, b), (w2, b2) = weights()[:2]
+    kept = []
+    for i in range(LAYERS):
+        position = (0.5 if i == MIDDLE else 0.25) * lax.iota(jnp.float32, WIDTH)
+        y = jnp.tanh(x @ (w2 if i == MIDDLE else w) + jnp.sin(position))
+        kept += [y] if i == MIDDLE else []
+        x = layer(x + y, w, b2 if i == MIDDLE else b)
     return x, kept
 
 
@@ -229,6 +242,7 @@ PROGRAMS: list[Callable[..., Any]] = [
     with_shared_weights,
     with_all_results,
     with_one_inner_result,
+    with_an_inner_result_of_the_only_one_with_other_numbers,
     with_long_skips,
     with_a_crossing,
     with_one_layer_that_reads_twice,
@@ -257,6 +271,7 @@ QUICK = [
     with_indices,
     with_shared_weights,
     with_one_inner_result,
+    with_an_inner_result_of_the_only_one_with_other_numbers,
     with_a_crossing,
     with_zeros_of_both_signs,
     with_masks_and_weights_in_other_shapes,
