@@ -184,7 +184,7 @@ def _read(node: ir.Node, seen: dict[ir.Value, Seen], same: dict[tuple, Sequence[
     rule, key = _RULES.get(node.op_type), (node.op_type, *node.inputs)
     if rule is None or node.domain:
         raise _NotFound
-    results = same[key] if key in same else rule(node, seen)
+    results = same[key] if key in same and not node.attributes else rule(node, seen)
     if not node.attributes:
         same[key] = results
     for value, result in zip(node.outputs, results, strict=True):

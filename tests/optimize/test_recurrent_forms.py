@@ -8,9 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_ir as ir
 import pytest
 from jax import lax
 
+from jax2onnx.optimize.cells import Apply, formulas
 from tests.helpers import check, check_run
 
 B, T, N, H = 3, 5, 4, 6
@@ -262,3 +264,12 @@ def test_a_layer_without_inputs_below_one_that_has_some(state, row):
         return lax.scan(step, (h, h), xs)
 
     check(network, normal(*state), normal(40, *row), rtol=1e-4, atol=1e-5)
+
+
+def test_nodes_with_other_attributes_are_other_formulas():
+    row = {"type": ir.TensorType(ir.DataType.FLOAT), "shape": ir.Shape([B, H])}
+    x, *results = (ir.Value(name=name, **row) for name in ("x", "usual", "steep"))
+    settings: list[list[ir.Attr]] = [[], [ir.AttrFloat32("alpha", 0.5)]]
+    gates = [ir.Node("", "HardSigmoid", [x], a, outputs=[y]) for a, y in zip(settings, results, strict=True)]
+    found = formulas(ir.Graph([x], results, nodes=gates), results)
+    assert [f.function.alpha for f in found if isinstance(f, Apply)] == [0.2, 0.5]
