@@ -212,7 +212,7 @@ def _source(r: Rewriter, cell: Cell, scanned: dict[ir.Value, ir.Value | None], h
     if any(v not in scanned for v in inputs) or len(inputs) > 1:
         return None
     if not any(gate.picks for gate in gates):
-        x = inputs.pop() if inputs else next((v for v in scanned if dims(v) and dims(v)[:-1] == dims(h)[:-1]), None)
+        x = inputs.pop() if inputs else next((v for v in scanned if _has_rows(v, dims(h)[:-1])), None)
         if x is None:
             return None
         whole = scanned[x]
@@ -235,6 +235,12 @@ def _source(r: Rewriter, cell: Cell, scanned: dict[ir.Value, ir.Value | None], h
     for perm in reversed(first.perms):
         inner = r.transpose(inner, perm)
     return Source(inner, weights, shifted)
+
+
+def _has_rows(value: ir.Value, rows: Sequence[int | str]) -> bool:
+    """Is a value that many rows of a known number of features?"""
+    *own, features = dims(value) or (None,)
+    return own == list(rows) and isinstance(features, int)
 
 
 class Projection(NamedTuple):

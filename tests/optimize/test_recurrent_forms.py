@@ -252,7 +252,7 @@ def test_rows_of_a_batch_of_one_that_only_the_state_or_the_input_has(state, row,
     assert "GRU" in ops(model) and "Scan" not in ops(model)
 
 
-@pytest.mark.parametrize("row", [(), (N,), (1, N), (B, N), (5, 3), (2, B, N)])
+@pytest.mark.parametrize("row", [(), (N,), (1, N), (B, N), (5, 3), (2, B, N), ("F",), (1, "F"), (B, "F")])
 @pytest.mark.parametrize("state", [(H,), (1, H), (B, H)])
 def test_a_layer_without_inputs_below_one_that_has_some(state, row):
     def network(h, xs):
@@ -263,7 +263,8 @@ def test_a_layer_without_inputs_below_one_that_has_some(state, row):
 
         return lax.scan(step, (h, h), xs)
 
-    check(network, normal(*state), normal(40, *row), rtol=1e-4, atol=1e-5)
+    xs = normal(40, *(N if size == "F" else size for size in row))
+    check(network, normal(*state), xs, dims=[None, (40, *row)], rtol=1e-4, atol=1e-5)
 
 
 def test_nodes_with_other_attributes_are_other_formulas():
