@@ -205,6 +205,8 @@ def optimize(
         counts.update(Rewriter(model, [masked, *around]).run(start=masked.by_op))
     order_of_axes = [layout.LAST, channel_norm.LAST, colours.LAST]  # before what depends on it
     counts.update(Rewriter(model, order_of_axes).run())
+    around = [detours.LAST, units.RULES, *TIDY]
+    counts.update(Rewriter(model, around).run(start=detours.LAST.by_op))
     rewriter = Rewriter(model, [*LAST, *([] if normalization_mode == "force_decomposed" else [batch_norm.LAST])])
     counts.update(rewriter.run())
     if "ScatterND" in rewriter.operators:
@@ -220,6 +222,7 @@ def optimize(
         integers.remainder_by_division,
         spans.repeat_around_short_spans,
         columns.add_rows_by_product,
+        detours.move_what_is_combined,
         ends.take_column,
         ends.take_part,
         layout.transpose_before_slices,

@@ -5,17 +5,32 @@ Batching over heads or groups puts an axis in front for a softmax, and back for 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import values_of
+from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.queries import Dims, attribute, constant, dims, only_user, producer, scalar
+from jax2onnx.optimize.queries import (
+    Dims,
+    aligned_dims,
+    attribute,
+    constant,
+    dims,
+    has_many,
+    only_user,
+    producer,
+    scalar,
+)
 from jax2onnx.optimize.units import BINARY, UNARY
 from jax2onnx.permutations import inverse, permuted
 from jax2onnx.reshapes import reshape_operand
 
 RULES = RuleSet()
+LAST = RuleSet()
+"""For when Transposes do not move towards the results any more."""
 
 SOFTMAX = ("Softmax", "LogSoftmax")
 STOPS = (*UNARY, *BINARY, *SOFTMAX)
@@ -146,3 +161,62 @@ def slice_what_is_joined_again(r: Rewriter, node: ir.Node) -> ir.Value | None:
     start = index % count * width
     places = [r.const([i], np.int64) for i in (start, start + width, axis)]
     return r.op("Slice", x, *places, like=y)
+
+
+@LAST.rewrites("Transpose", given=first(*UNARY, *BINARY, "Clip"))
+def move_what_is_combined(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """transpose(f(x, y)) = f(transpose(x), transpose(y)), where x and y are small and f(x, y) is not, as in an outer
+    product."""
+    value, y, perm = node.inputs[0], node.outputs[0], list(attribute(node, "perm"))
+    found = _small_operands(value, likely_size(dims(y)) // 4, MAX_STOPS)
+    if value is None or found is None or 4 * sum(likely_size(dims(v)) for v in found) > likely_size(dims(y)):
+        return None
+    if sum(_moves(aligned_dims(v, len(perm)), perm) for v in found) > 1 and not has_many(y):
+        return None
+    return _of_moved(r, value, perm, {v: _moved(r, v, perm) for v in found})
+
+
+def _small_operands(value: ir.Value | None, few: int, steps: int) -> dict[ir.Value, None] | None:
+    """The values that one is computed from, element by element, if each has few elements, but for known ones."""
+    if value is None or not dims(value) or _is_small_constant(value):
+        return {}
+    if likely_size(dims(value)) <= few:
+        return {value: None}
+    node = producer(value, *UNARY, *BINARY, "Clip")
+    if node is None or node.domain or only_user(value) is None or not steps:
+        return None
+    found: dict[ir.Value, None] = {}
+    for operand in node.inputs:
+        more = _small_operands(operand, few, steps - 1)
+        if more is None:
+            return None
+        found.update(more)
+    return found
+
+
+def _of_moved(r: Rewriter, value: ir.Value, perm: list[int], moved: Mapping[ir.Value, ir.Value]) -> ir.Value:
+    """A value with its axes in another order, computed from operands that have them in that order."""
+    if not dims(value) or scalar(value) is not None:
+        return value
+    if value in moved:
+        return moved[value]
+    node = value.producer()
+    if node is None or _is_small_constant(value):
+        return _turned(r, value, perm)
+    operands = [v if v is None else _of_moved(r, v, perm, moved) for v in node.inputs]
+    shape = permuted(aligned_dims(value, len(perm)), perm)
+    return r.op(node.op_type, *operands, like=value, shape=shape, **values_of(node))
+
+
+def _moved(r: Rewriter, value: ir.Value, perm: list[int]) -> ir.Value:
+    """A value with its axes in another order, those that broadcasting adds included."""
+    shape, missing = aligned_dims(value, len(perm)), len(perm) - len(dims(value))
+    if missing:
+        value = r.op("Unsqueeze", value, r.const(range(missing), np.int64), like=value, shape=shape)
+    return r.transpose(value, perm)
+
+
+def _moves(shape: Dims, perm: list[int]) -> bool:
+    """Are the elements in another order then?"""
+    axes = [axis for axis in perm if shape[axis] != 1]
+    return axes != sorted(axes)

@@ -1,4 +1,4 @@
-"""Products that are turned around, so that Transposes are fast."""
+"""Products that are turned around, or their operands, so that Transposes are fast."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from jax import lax
 
 from tests.helpers import check
 
@@ -69,3 +70,45 @@ def test_products_with_vectors() -> None:
     check(lambda a: jnp.einsum("lik,min->kl", a, a), a, rtol=1e-5, atol=1e-4)
     check(lambda a, b: (a @ b).reshape(64, 128).T, *arrays((8192, 3), (3,)), rtol=1e-5, atol=1e-4)
     check(lambda a, b: (b @ a).reshape(64, 128).T, *arrays((3, 8192), (3,)), rtol=1e-5, atol=1e-4)
+
+
+def moved_sizes(model: onnx.ModelProto) -> list[int]:
+    """The ranks of what is transposed."""
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in model.graph.value_info}
+    return [ranks[node.output[0]] for node in model.graph.node if node.op_type == "Transpose"]
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", 24), ("B", "T", 6)]])
+def test_factors_of_outer_products_are_moved(dims: list[tuple[str | int, ...]] | None) -> None:
+    """As what a state space model scans: einsum puts the axis of both in front, and the loop that of the steps."""
+    x, y = arrays((3, 40, 24), (3, 40, 6))
+    rates = rng.normal(size=(24, 6)).astype(np.float32)
+
+    def fn(x, y):
+        factors, inputs = jnp.exp(jnp.einsum("btd,dn->btdn", x, rates)), jnp.einsum("btd,btn->btdn", x, y)
+        steps = factors.swapaxes(0, 1), inputs.swapaxes(0, 1)
+        return lax.scan(lambda h, a: (a[0] * h + a[1],) * 2, jnp.zeros((x.shape[0], 24, 6)), steps)
+
+    model = check(fn, x, y, dims=dims, rtol=1e-5, atol=1e-5)
+    assert set(moved_sizes(model)) <= {3}
+
+
+def test_operands_of_any_rank_are_moved() -> None:
+    x, y, z = arrays((40, 1, 30), (20, 1), (1, 1, 1))
+
+    def fn(x, y, z):
+        chosen = jnp.where(x > y, jnp.clip(x * y, -1, 2), np.float32([[[-0.0], [np.nan]]]).repeat(10, 1)) + z
+        return jnp.exp(chosen).transpose(2, 1, 0), (x == y).transpose(1, 2, 0)
+
+    model = check(fn, x, y, z)
+    assert orders(model) == [[2, 1, 0], [1, 2, 0]]
+    check(fn, x[:0], y, z)
+
+
+def test_what_is_needed_anyway_is_moved_as_it_is() -> None:
+    """So is what is as large as the result, and what is small."""
+    x, y = arrays((20, 1, 30), (1, 40, 1))
+    both = check(lambda x, y: (x * y, (x * y).transpose(2, 1, 0)), x, y)
+    large = check(lambda x, y: (x * y).transpose(2, 1, 0), rng.normal(size=(20, 40, 30)).astype(np.float32), y)
+    small = check(lambda x, y: (x * y).transpose(2, 1, 0), x[:4, :, :4], y.transpose(0, 2, 1)[:, :, :4])
+    assert orders(both) == orders(large) == [[2, 1, 0]] and len(orders(small)) == 1
