@@ -71,7 +71,7 @@ def _axis_map(outer: Dims, inner: Dims) -> dict[int, int]:
 def move_units_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Permute the axes that matter; those of size 1 stay where they are."""
     outer, y = node.inputs[0], node.outputs[0]
-    x = unit_reshape(outer)
+    x = unit_reshape(outer) or _before_units_of_several(outer)
     if x is None or outer is None:
         return None
     axes = _axis_map(dims(outer), dims(x))
@@ -81,6 +81,19 @@ def move_units_past_transpose(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if perm != sorted(perm):
         inner = r.transpose(x, perm)
     return reshaped(r, inner, y)
+
+
+def _before_units_of_several(value: ir.Value | None) -> ir.Value | None:
+    """x if `value` is x with axes of size 1 added, and is only transposed and then reshaped."""
+    node = producer(value, *RESHAPES)
+    if node is None or value is None or value.is_graph_output():
+        return None
+    for turn in value.consumers():
+        user = only_user(turn.outputs[0]) if turn.op_type == "Transpose" else None
+        if user is None or user.op_type not in RESHAPES:
+            return None
+    x = node.inputs[0]
+    return x if x is not None and _core(dims(x)) == _core(dims(value)) else None
 
 
 @rewrites("Transpose", given=first("Reshape"))
@@ -241,6 +254,36 @@ def move_units_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
     else:
         reduced = r.op(node.op_type, x, r.const(mapped, np.int64), like=y, shape=shape, keepdims=1)
     return reshaped(r, reduced, y)
+
+
+@rewrites("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd")
+def reduce_single_elements(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """The sum of one element is the element, whatever it is; also -0.0, in compiled programs."""
+    x, axes = node.inputs[0], axes_of(node)
+    if x is None or not axes or any(dims(x)[a] != 1 for a in axes):
+        return None
+    return reshaped(r, x, node.outputs[0])
+
+
+@rewrites("Reshape", "Squeeze", given=first(*REDUCTIONS))
+def drop_reduced_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """A reduction whose axes are kept and then removed need not keep them."""
+    kept, y = node.inputs[0], node.outputs[0]
+    reduction = producer(kept, *REDUCTIONS)
+    axes = axes_of(reduction) if reduction is not None else None
+    if (
+        kept is None
+        or reduction is None
+        or not axes
+        or only_user(kept) is None
+        or not attribute(reduction, "keepdims", 1)
+    ):
+        return None
+    rank = len(dims(kept))
+    removed = {a % rank for a in axes}
+    if dims(y) != tuple(d for i, d in enumerate(dims(kept)) if i not in removed):
+        return None
+    return r.op(reduction.op_type, *reduction.inputs, like=y, keepdims=0, axes=attribute(reduction, "axes"))
 
 
 @rewrites("Reshape", "Squeeze", "Unsqueeze", given=first(*RESHAPES))
