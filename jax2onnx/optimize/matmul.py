@@ -49,6 +49,38 @@ def transpose_of_product(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return turned if _stays(outer) else r.op("Transpose", turned, like=y, perm=outer)
 
 
+@rewrites("MatMul", given=some("Reshape"))
+def join_before_turning(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Rows in several axes that are columns here, as in gradients of weights: joined first, so that they are turned as
+    a matrix, which ONNX Runtime does while it multiplies."""
+    operands = [_joined_before(r, x) for x in node.inputs]
+    if not any(operands):
+        return None
+    return r.op("MatMul", *[new or x for new, x in zip(operands, node.inputs, strict=True)], like=node.outputs[0])
+
+
+def _joined_before(r: Rewriter, matrix: ir.Value | None) -> ir.Value | None:
+    """The Transpose of a reshaped `x` where `matrix` is a reshaped Transpose of x."""
+    join = producer(matrix, "Reshape")
+    moved = join.inputs[0] if join is not None else None
+    turn = producer(moved, "Transpose")
+    x = turn.inputs[0] if turn is not None else None
+    if matrix is None or moved is None or turn is None or x is None or len(dims(matrix)) != 2:
+        return None
+    perm, (rows, columns) = list(attribute(turn, "perm")), dims(matrix)
+    if only_user(matrix) is None or only_user(moved) is None or len(perm) == 2:
+        return None
+    first = perm[0]
+    if perm != [*range(first, len(perm)), *range(first)]:
+        return None
+    if (first == len(perm) - 1 and dims(x)[-1] == rows) or (first == 1 and dims(x)[0] == columns):
+        target, is_zero_size = reshape_operand(dims(x), (columns, rows))
+        if target is not None and not is_zero_size:
+            joined = r.op("Reshape", x, r.const(target, np.int64), like=matrix, shape=(columns, rows))
+            return r.transpose(joined, [1, 0])
+    return None
+
+
 def _swapped(x: ir.Value) -> tuple[ir.Value, list[int]]:
     """What to transpose, and how, to get `x` with its last two axes swapped."""
     turn = producer(x, "Transpose")

@@ -143,3 +143,33 @@ def test_an_image_of_one_pixel_grows_by_expanding(batch):
 
 
 WIDE = np.concatenate([KERNEL, KERNEL], 2)
+
+
+@pytest.mark.parametrize("dims", [None, [("B", "T", 4), ("B", "T", 5), None]])
+def test_gradients_of_weights_turn_matrices(dims):
+    """Rows in several axes are joined first: what is turned then is a matrix, and only one of both."""
+
+    def fn(x, ct, w):
+        return jax.vjp(lambda x, w: x @ w, x, w)[1](ct)[1], jnp.einsum("btd,bte->ed", x, ct)
+
+    x, ct, w = (
+        np.ones((2, 3, 4), np.float32),
+        np.arange(30, dtype=np.float32).reshape(2, 3, 5),
+        np.ones((4, 5), np.float32),
+    )
+    x[1, 2, 3] = np.nan
+    model = check(fn, x, ct, w, dims=dims, rtol=1e-5, atol=1e-5)
+    assert transposes(model) <= 2
+    turned = [node.output[0] for node in model.graph.node if node.op_type == "Transpose"]
+    assert all(len(v.type.tensor_type.shape.dim) == 2 for v in model.graph.value_info if v.name in turned)
+    check(fn, x[:0], ct[:0], w, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 0), (2, 0, 1), (2, 1, 0), (1, 0, 2), (0, 2, 1)])
+@pytest.mark.parametrize("shape", [(6, 20), (24, 5), (20, 6), (5, 24), (4, 30)])
+def test_products_of_moved_and_joined_axes(order, shape):
+    x, w = (
+        np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate([(4, 5, 6), shape[::-1]])
+    )
+    check(lambda x, w: x.transpose(order).reshape(shape) @ w, x, w, rtol=1e-5, atol=1e-5)
+    check(lambda x, w: w @ x.transpose(order).reshape(shape), x, w, rtol=1e-5, atol=1e-5)
