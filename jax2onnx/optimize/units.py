@@ -286,6 +286,28 @@ def drop_reduced_axes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op(reduction.op_type, *reduction.inputs, like=y, keepdims=0, axes=attribute(reduction, "axes"))
 
 
+@rewrites("MaxPool", "AveragePool", given=first(*RESHAPES))
+def pool_without_units(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """An axis of size 1 that is added for a pool, and that it goes along with a window of one element, is no axis."""
+    outer, y, attributes = node.inputs[0], node.outputs[0], values_of(node)
+    x, rank = unit_reshape(outer), len(attributes["kernel_shape"])
+    if x is None or outer is None or len(node.outputs) > 1:
+        return None
+    pads = attributes.get("pads", [0] * 2 * rank)
+    windows = zip(
+        attributes["kernel_shape"], attributes.get("strides", [1] * rank), pads[:rank], pads[rank:], strict=True
+    )
+    kept = [i for i, window in enumerate(windows) if window != (1, 1, 0, 0) or dims(outer)[i + 2] != 1] or [rank - 1]
+    if len(kept) == rank or dims(x) != (*dims(outer)[:2], *(dims(outer)[i + 2] for i in kept)):
+        return None
+    for name in {"kernel_shape", "strides", "dilations", "pads"} & attributes.keys():
+        attributes[name] = [
+            attributes[name][i] for i in (*kept, *(rank + i for i in kept)) if i < len(attributes[name])
+        ]
+    shape = (*dims(y)[:2], *(dims(y)[i + 2] for i in kept))
+    return reshaped(r, r.op(node.op_type, x, like=y, shape=shape, **attributes), y)
+
+
 @rewrites("Reshape", "Squeeze", "Unsqueeze", given=first(*RESHAPES))
 def merge_with_inner_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """A reshape of a unit reshape needs no unit reshape."""

@@ -70,3 +70,37 @@ def test_axes_that_several_transposes_move_and_that_go_then() -> None:
 
     model = check(fn, RNG.normal(size=(2, 3, 4, 5)).astype(np.float32), dims=[("B", "T", 4, 5)], rtol=1e-5, atol=1e-5)
     assert counted(model) == {"Sin": 1, "Transpose": 2, "MatMul": 1}
+
+
+@pytest.mark.parametrize("added", [2, 3])
+@pytest.mark.parametrize("dims", [None, [("B", 3, 8, 9)]])
+@pytest.mark.parametrize("pads", [(0, 0), (1, 2)])
+def test_pools_have_no_axis_that_is_added_for_them(added: int, dims: Any, pads: tuple[int, int]) -> None:
+    """As those of Equinox under vmap."""
+    x = RNG.normal(size=(2, 3, 8, 9)).astype(np.float32)
+    x[1, 2, 3, 4] = np.nan
+    window, padding = [1, 1, 3, 2], [(0, 0), (0, 0), pads, (0, 1)]
+    window.insert(added, 1)
+    padding.insert(added, (0, 0))
+
+    def pool(x: Any, start: float, combine: Any) -> Any:
+        x = lax.expand_dims(jnp.abs(x), (added,))
+        return lax.reduce_window(x, start, combine, window, window, padding).squeeze(added)
+
+    largest = check(lambda x: pool(x, -np.inf, lax.max), x, dims=dims, **EXACT)
+    mean = check(lambda x: pool(x, 0.0, lax.add) / 6, x, dims=dims)
+    assert counted(largest) == {"Abs": 1, "MaxPool": 1} and counted(mean) == {"Abs": 1, "AveragePool": 1}
+
+
+@pytest.mark.parametrize("change", [{"strides": 2}, {"padding": (1, 0)}, {"size": 2}])
+def test_pools_keep_an_axis_along_which_they_do_something(change: dict[str, Any]) -> None:
+    x = RNG.normal(size=(2, 3, 8 * change.get("size", 1), 9)).astype(np.float32)
+
+    def pool(x: Any) -> Any:
+        x = x.reshape(2, 3, change.get("size", 1), 8, 9)
+        strides, padding = (1, 1, change.get("strides", 1), 2, 2), [(0, 0)] * 5
+        padding[2] = change.get("padding", (0, 0))
+        y = lax.reduce_window(x, -np.inf, lax.max, (1, 1, 1, 2, 2), strides, padding)
+        return y.reshape(2, 3, -1, *y.shape[4:])
+
+    check(pool, x, **EXACT)
