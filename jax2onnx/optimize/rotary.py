@@ -313,6 +313,8 @@ def _emit(r: Rewriter, y: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, i
     """The operator. The angles have a position for each row, heads are on one of the axes beside it."""
     if r.opset < OPSET or y.dtype != ir.DataType.FLOAT or dims(x) != dims(y) or dims(cos) != dims(sin):
         return None
+    if len(dims(x)) == 3:
+        return _emit_one(r, y, x, cos, sin, interleaved)
     if len(dims(x)) != 4 or 0 in dims(x):
         return None
     batch, *_, size = dims(x)
@@ -343,6 +345,20 @@ def _emit(r: Rewriter, y: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, i
     result = r.op("RotaryEmbedding", joined, *angles, places, like=y, shape=rows, num_heads=count, interleaved=flag)
     back = r.op("Reshape", result, r.const([0, 0, count, size], np.int64), like=y, shape=[*rows[:2], count, size])
     return back if heads == 2 else r.op("Transpose", back, like=y, perm=perm)
+
+
+def _emit_one(
+    r: Rewriter, y: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, interleaved: bool
+) -> ir.Value | None:
+    """The operator for one sequence, as a batch of one."""
+    perm, before = _turned(x)
+    source = before if before is not None and perm == [1, 0, 2] else x
+    batch = r.op("Unsqueeze", source, r.const([0], np.int64), like=x, shape=[1, *dims(source)])
+    if source is not x:
+        batch = r.transpose(batch, [0, 2, 1, 3])
+    result = ir.Value(shape=as_shape([1, *dims(y)]), type=y.type)
+    turned = _emit(r, result, batch, cos, sin, interleaved)
+    return reshaped(r, turned, y) if turned is not None else None
 
 
 def _for_each_row(r: Rewriter, angles: ir.Value, heads: int, x: ir.Value) -> ir.Value:

@@ -124,6 +124,30 @@ def test_one_node(fn):
     check_run(model, fn, HARD)
 
 
+def one_heads_first(x: Any) -> Any:
+    return halves(x.transpose(1, 0, 2), ANGLES)
+
+
+ONE = [halves, neighbours, whole, one_heads_first, rows_of_two, complex_numbers, every_two, tiled]
+
+
+@pytest.mark.parametrize("fn", ONE)
+def test_one_sequence(fn):
+    model = check(fn, X[0])
+    assert ops(model).count("RotaryEmbedding") == 1 and len(ops(model)) <= 4
+    check_run(model, fn, HARD[0])
+    check_run(model, fn, HARD[1])
+
+
+def test_one_sequence_of_any_length():
+    def fn(x: Any) -> Any:
+        angles = jnp.arange(x.shape[0])[:, None] / 100 ** (jnp.arange(D // 2) / D)
+        return halves(x, angles[:, None]), halves(x.transpose(1, 0, 2), angles), halves(x[:, 0], angles)
+
+    model = check_at_sizes(fn, ("T", H, D), empty="T", atol=1e-5)
+    assert ops(model).count("RotaryEmbedding") == 2
+
+
 @pytest.mark.parametrize("shape", [(B, T, H * D), (B, T, 1, H, D), (B, 2, T // 2, H, D)])
 def test_neighbours_that_are_joined_otherwise(shape):
     """Heads that share keys are grouped at once, or all heads joined."""
