@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import InputError
+from jax2onnx.graphs import static_shape
 
 PIECE_BYTES = 1 << 22
 """How much of a tensor is read at a time."""
@@ -28,7 +29,7 @@ class StreamedTensor(ir.LazyTensor):
     """A tensor that gives its content in pieces, and as a whole only to those who ask for it."""
 
     def __init__(self, pieces: Pieces, read: Callable[[], np.ndarray], dtype: np.dtype, shape: Any) -> None:
-        super().__init__(lambda: ir.Tensor(read()), ir.DataType.from_numpy(dtype), ir.Shape(shape))
+        super().__init__(lambda: ir.Tensor(read()), ir.DataType.from_numpy(dtype), static_shape(tuple(shape)))
         self.pieces = pieces
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import compat, opsets
-from jax2onnx.attributes import as_attribute
+from jax2onnx.attributes import as_attribute, as_tensor
 from jax2onnx.dimensions import is_static
 from jax2onnx.errors import InputError
 from jax2onnx.lower import dims as dims_
@@ -105,7 +105,7 @@ class Val:
         if attribute != "value":
             raise AttributeError(attribute)
         assert self.const is not None
-        self.value = self.home.session.initializer(ir.Tensor(self.const), self.shape, self.dtype, self.name)
+        self.value = self.home.session.initializer(as_tensor(self.const), self.shape, self.dtype, self.name)
         return self.value
 
     @property

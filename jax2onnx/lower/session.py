@@ -17,6 +17,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 
 from jax2onnx import compat
+from jax2onnx.attributes import as_tensor
 from jax2onnx.errors import InputError, UnsupportedError
 from jax2onnx.inconclusive import Inconclusive, explain
 from jax2onnx.lower import fold
@@ -151,7 +152,7 @@ class Session:
         if root.is_function:
             result = root.op("Constant", value=content, out=(content.shape, content.dtype))
             result.const = content
-            result.value.const_value = ir.Tensor(content)
+            result.value.const_value = as_tensor(content)
             return result
         name = name or self._name_of(array)
         perm = _order_in_memory(content)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.convolution import scaled_kernel
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
@@ -95,7 +95,7 @@ def take_in_scale_and_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
         bias = _shifted_bias(r, kernel, numbers, bias)
     kernel = scaled_kernel(r, kernel, scale, axis=1)
     operands = (_normalized(r, normal), kernel, *([] if bias is None else [bias]))
-    return r.op("Conv", *operands, like=node.outputs[0], **values_of(node))
+    return r.op("Conv", *operands, like=node.outputs[0], **attributes_of(node))
 
 
 def _is_taken_in_by(conv: ir.Node, normal: ir.Node) -> bool:

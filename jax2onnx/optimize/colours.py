@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.layout import channels_first, turned_back
 from jax2onnx.optimize.queries import attribute, dims, only_user, producer
@@ -32,4 +32,4 @@ def normalize_colours_in_planes(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     back = inverse(perm)
     turned = [r.transpose(v, perm) if v is varying[0] else turned_back(r, v, back) for v in source.inputs]
-    return r.op(source.op_type, *turned, like=node.outputs[0], **values_of(source))
+    return r.op(source.op_type, *turned, like=node.outputs[0], **attributes_of(source))

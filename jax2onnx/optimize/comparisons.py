@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.intervals import LIMITS, MAX_SIZE, everywhere
 from jax2onnx.optimize.queries import SPLATS, constant, dims, producer, scalar, splat
@@ -24,7 +24,7 @@ def compare_as_it_was(r: Rewriter, node: ir.Node) -> ir.Value | None:
     operands = [_original(x) for x in node.inputs if x is not None]
     if operands == list(node.inputs):
         return None
-    return r.op(node.op_type, *operands, like=node.outputs[0], **values_of(node))
+    return r.op(node.op_type, *operands, like=node.outputs[0], **attributes_of(node))
 
 
 def _original(value: ir.Value) -> ir.Value:

@@ -6,7 +6,7 @@ import operator
 
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.queries import attribute, axes_of, dims, has_many, only_user, producer, scalar, splat
@@ -82,7 +82,7 @@ def any_of_conditions(r: Rewriter, node: ir.Node) -> ir.Value | None:
     shape = dims(conditions)
     if not is_static(shape) or 0 in shape or has_many(conditions):
         return None
-    return r.op(reduced.op_type, conditions, *reduced.inputs[1:], like=y, **values_of(reduced))
+    return r.op(reduced.op_type, conditions, *reduced.inputs[1:], like=y, **attributes_of(reduced))
 
 
 @RULES.rewrites("Where", given=first("Less"))

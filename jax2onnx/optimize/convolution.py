@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of, values_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.optimize import fold
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
@@ -63,7 +63,7 @@ class _Convolved(NamedTuple):
 
     def replaced(self, r: Rewriter, *operands: ir.Value | None, like: ir.Value) -> ir.Value:
         """The same of a convolution of these operands."""
-        y = r.op(self.node.op_type, *operands, like=self.node.outputs[0], **values_of(self.node))
+        y = r.op(self.node.op_type, *operands, like=self.node.outputs[0], **attributes_of(self.node))
         return y if self.perm is None else r.op("Transpose", y, like=like, perm=self.perm)
 
 
@@ -206,7 +206,7 @@ def keep_padding_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, pads, value = (*pad.inputs, None)[:3]
     if r.opset >= PAD_AXES_OPSET:
         axes = r.const(range(len(shape)), np.int64)
-        apart = r.op("Pad", x, pads, value, axes, like=padded, **values_of(pad))
+        apart = r.op("Pad", x, pads, value, axes, like=padded, **attributes_of(pad))
     else:
         known = integers(pads)
         if x is None or known is None:
@@ -214,9 +214,9 @@ def keep_padding_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
         axis = r.const([0], np.int64)
         deeper = r.op("Unsqueeze", x, axis, like=x, shape=[1, *dims(x)])
         wider = r.const([0, *known[: len(shape)], 0, *known[len(shape) :]], np.int64)
-        apart = r.op("Pad", deeper, wider, value, like=padded, shape=[1, *shape], **values_of(pad))
+        apart = r.op("Pad", deeper, wider, value, like=padded, shape=[1, *shape], **attributes_of(pad))
         apart = r.op("Squeeze", apart, axis, like=padded)
-    return r.op("AveragePool", apart, like=node.outputs[0], **values_of(node))
+    return r.op("AveragePool", apart, like=node.outputs[0], **attributes_of(node))
 
 
 @rewrites("Div", given=first("Mul"))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize import fold
 from jax2onnx.optimize.batch_norm import is_sum, with_mean
@@ -199,7 +199,9 @@ def order_rows_as_they_come(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if rows is None:
         return None
     order = [i - lead for i in inverse(perm)[lead:]]
-    return r.op(node.op_type, rows, _in_order(r, w, 0, sizes, order), *rest, like=node.outputs[0], **values_of(node))
+    return r.op(
+        node.op_type, rows, _in_order(r, w, 0, sizes, order), *rest, like=node.outputs[0], **attributes_of(node)
+    )
 
 
 def _takes_rows(node: ir.Node, flat: ir.Value) -> bool:
@@ -248,13 +250,13 @@ def order_columns_as_wanted(r: Rewriter, node: ir.Node) -> ir.Value | None:
         bias = bias.reshape([int(d) for d in sizes]).transpose(order).reshape(-1)
     value: ir.Value | None = dense.written(r, _in_order(r, dense.w, 1, sizes, order), bias, product)
     for step in reversed(before):
-        value = r.op(step.op_type, value, like=step.outputs[0], **values_of(step))
+        value = r.op(step.op_type, value, like=step.outputs[0], **attributes_of(step))
     assert value is not None
     target = ir.Value(shape=ir.Shape(shape), type=flat.type)
     value = reshaped(r, value, target, at_once=True)
     for step in reversed(steps):
         operands = [value if x is not None and x.const_value is None else _turned(r, x, perm) for x in step.inputs]
-        value = r.op(step.op_type, *operands, like=step.outputs[0], shape=dims(y), **values_of(step))
+        value = r.op(step.op_type, *operands, like=step.outputs[0], shape=dims(y), **attributes_of(step))
     return value
 
 

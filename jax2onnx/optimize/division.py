@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.optimize import fold
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
 from jax2onnx.optimize.queries import KNOWN, aligned_dims, constant, dims, only_user, producer, scalar, splat
@@ -82,7 +82,7 @@ def _apart(r: Rewriter, node: ir.Node, x: ir.Value) -> ir.Value:
     y, axis = node.outputs[0], r.const([0], np.int64)
     apart = r.op("Unsqueeze", x, axis, like=x, shape=[1, *dims(x)])
     operands = [apart if operand is x else operand for operand in node.inputs]
-    result = r.op(node.op_type, *operands, like=y, shape=[1, *dims(y)], **values_of(node))
+    result = r.op(node.op_type, *operands, like=y, shape=[1, *dims(y)], **attributes_of(node))
     return r.op("Squeeze", result, axis, like=y)
 
 

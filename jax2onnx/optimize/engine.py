@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import as_attribute
+from jax2onnx.attributes import as_attribute, as_tensor
 from jax2onnx.graphs import all_nodes, bodies, detach, output_positions, roots, use_instead
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.queries import as_shape, dims, used_values
@@ -325,7 +325,14 @@ class Rewriter:
     def const(self, array: Any, dtype: Any = None, name: str | None = None) -> ir.Value:
         """A known array as an initializer (a Constant node inside a function)."""
         array = np.asarray(array, dtype)
-        return self.tensor(ir.Tensor(array), key=(array.dtype, array.shape, array.tobytes()), name=name)
+        key = array.dtype, array.shape, array.tobytes()
+        known = self._constants.get(key)
+        return known if known is not None and self._sees_initializers() else self.tensor(as_tensor(array), key, name)
+
+    def _sees_initializers(self) -> bool:
+        """Whether the node that is looked at is in the main graph or in a body there, not in a function."""
+        assert self._node is not None
+        return id(self._node.graph) not in self._functions
 
     def moved(self, array: np.ndarray, source: ir.Value | None) -> ir.Value:
         """What became of the content of `source` (another shape, order, scale), as an initializer under its name."""
@@ -335,9 +342,9 @@ class Rewriter:
         """A tensor as an initializer of the main graph; `key` says which tensors are equal."""
         assert self._node is not None
         root = self.model.graph
-        if id(self._node.graph) in self._functions:
+        if not self._sees_initializers():
             node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
-            node.outputs[0].shape, node.outputs[0].type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
+            node.outputs[0].shape, node.outputs[0].type = as_shape(tensor.shape), ir.TensorType(tensor.dtype)
             node.outputs[0].const_value = tensor
             self._node.graph.insert_before(self._node, node)  # type: ignore[union-attr]
             return node.outputs[0]
@@ -345,7 +352,7 @@ class Rewriter:
             return self._constants[key]
         value = ir.Value(
             name=fresh_name(root, name or "folded"),
-            shape=ir.Shape(tensor.shape),
+            shape=as_shape(tensor.shape),
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
         )

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import streaming
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.engine import Rewriter, RuleSet, all_known, first
@@ -137,8 +137,8 @@ def rearrange_before_cast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     weight = cast.inputs[0] if cast is not None else None
     if cast is None or weight is None or weight.const_value is None or only_user(cast.outputs[0]) is None:
         return None
-    stored = r.op(node.op_type, weight, *node.inputs[1:], like=y, dtype=weight.dtype, **values_of(node))
-    return r.op("Cast", stored, like=y, **values_of(cast))
+    stored = r.op(node.op_type, weight, *node.inputs[1:], like=y, dtype=weight.dtype, **attributes_of(node))
+    return r.op("Cast", stored, like=y, **attributes_of(cast))
 
 
 def _stays(weight: ir.Value | None) -> bool:
@@ -231,7 +231,7 @@ def scaled(r: Rewriter, weight: ir.Value, factor: np.ndarray) -> ir.Value:
     def read(read_weight: Callable[[], np.ndarray] = tensor.numpy) -> ir.TensorProtocol:
         return ir.Tensor(read_weight() * numbers)
 
-    return r.tensor(ir.LazyTensor(read, tensor.dtype, ir.Shape(tensor.shape)), name=weight.meta.get(NAME))
+    return r.tensor(ir.LazyTensor(read, tensor.dtype, tensor.shape), name=weight.meta.get(NAME))
 
 
 class _Frozen:

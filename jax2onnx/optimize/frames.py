@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import Dims, attribute, axes_of, constant, dims, integers, producer, scalar
@@ -89,7 +89,7 @@ def _operand(r: Rewriter | None, value: ir.Value | None, rank: int, split: _Spli
     if found is not None:
         return found.x if found[1:] == split[1:] and len(dims(value)) == rank else None
     if join is not None:
-        return split.x if r is None else r.op("Reshape", *join.inputs, like=join.outputs[0], **values_of(join))
+        return split.x if r is None else r.op("Reshape", *join.inputs, like=join.outputs[0], **attributes_of(join))
     joined = _joined(known, rank, split) if known is not None and known.nbytes <= 1 << 20 else None
     if joined is None:
         return None
@@ -132,7 +132,7 @@ def _split_again(r: Rewriter, whole: ir.Value, like: ir.Value, value: ir.Value |
     node = producer(value, "Reshape")
     if node is None or value is None or dims(value) != dims(like):
         return reshaped(r, whole, like)
-    return r.op("Reshape", whole, *node.inputs[1:], like=like, **values_of(node))
+    return r.op("Reshape", whole, *node.inputs[1:], like=like, **attributes_of(node))
 
 
 @RULES.rewrites(*UNARY, "Clip", given=first("Reshape"), needs=CONVOLUTIONS)
@@ -142,7 +142,7 @@ def compute_before_splitting(r: Rewriter, node: ir.Node) -> ir.Value | None:
     split = _movable(value)
     if split is None:
         return None
-    whole = r.op(node.op_type, split.x, *node.inputs[1:], like=y, shape=dims(split.x), **values_of(node))
+    whole = r.op(node.op_type, split.x, *node.inputs[1:], like=y, shape=dims(split.x), **attributes_of(node))
     return _split_again(r, whole, y, value)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of, values_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.optimize import normalization
 from jax2onnx.optimize.engine import Rewriter, RuleSet, some
@@ -117,7 +117,7 @@ def _recognised(r: Rewriter, node: ir.Node, native: bool) -> ir.Value | None:
         result = _emit(r, found, epsilon, native)
         if found.split is not None and dims(candidate) != dims(result):
             _, *operands = found.split.inputs
-            result = r.op(found.split.op_type, result, *operands, like=candidate, **values_of(found.split))
+            result = r.op(found.split.op_type, result, *operands, like=candidate, **attributes_of(found.split))
         return normalization.multiplied(r, result, others, y)
     return None
 

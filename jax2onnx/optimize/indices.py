@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import is_static
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.intervals import LIMITS, fits
@@ -87,7 +87,7 @@ def leave_wrapping_to_the_operator(r: Rewriter, node: ir.Node) -> ir.Value | Non
             return None
         index = r.op("Reshape", index, r.const(dims(value), np.int64), like=value)
     for move in reversed(way):
-        index = r.op(move.op_type, index, *move.inputs[1:], like=move.outputs[0], **values_of(move))
+        index = r.op(move.op_type, index, *move.inputs[1:], like=move.outputs[0], **attributes_of(move))
     for use in y.uses():
         if use.node.op_type == "Equal":
             use.node.replace_input_with(1 - use.idx, index)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import (
@@ -71,7 +71,7 @@ def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if found is None:
         return None
     x, perm = found
-    attributes = values_of(node)
+    attributes = attributes_of(node)
     y = node.outputs[0]
     return _moved(r, r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes), perm, y)
 
@@ -331,7 +331,7 @@ def _of_turned(r: Rewriter, value: ir.Value, perm: list[int]) -> ir.Value:
         turned_back(r, v, back) if v is None or _follows(v, back, ()) or turns_of(v, perm) else _of_turned(r, v, perm)
         for v in node.inputs
     ]
-    return r.op(node.op_type, *operands, like=value, shape=permuted(dims(value), perm), **values_of(node))
+    return r.op(node.op_type, *operands, like=value, shape=permuted(dims(value), perm), **attributes_of(node))
 
 
 # ------------------------------------------------------------------------------------------------------- looking ahead

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.fold import EXACT, MOVES
@@ -99,7 +99,7 @@ def cut_what_is_cut_anyway(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     part = r.op("Slice", x, *node.inputs[1:], like=x, shape=dims(node.outputs[0]))
     operands = [part if v is x else v for v in source.inputs]
-    return r.op(source.op_type, *operands, like=node.outputs[0], **values_of(source))
+    return r.op(source.op_type, *operands, like=node.outputs[0], **attributes_of(source))
 
 
 NODE = 400

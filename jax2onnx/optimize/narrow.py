@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of, values_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.queries import attribute, constant, dims, has_many, integers, is_zero, only_user, producer, splat
 from jax2onnx.optimize.slices import cut_of
@@ -102,7 +102,7 @@ def take_before_arithmetic(r: Rewriter, node: ir.Node) -> ir.Value | None:
             operands.append(r.moved(known.squeeze(axis), x))
         else:
             return None
-    return r.op(source.op_type, *operands, like=node.outputs[0], **values_of(source))
+    return r.op(source.op_type, *operands, like=node.outputs[0], **attributes_of(source))
 
 
 @rewrites("Gather", "Slice", given=first(*NORMALIZATIONS))

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.emptiness import is_number_of_elements, is_seen_if_empty
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
@@ -143,7 +143,7 @@ def give_normalization_its_parameters(r: Rewriter, node: ir.Node) -> ir.Value | 
         else:
             parameters = [scale, new if made.op_type == "LayerNormalization" else None]
         if parameters[-1] is not None:
-            result = r.op(made.op_type, x, *parameters, like=normal, **values_of(made))
+            result = r.op(made.op_type, x, *parameters, like=normal, **attributes_of(made))
             return reshaped(r, result, node.outputs[0])  # the operand may have more axes, of size 1
     return None
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from jax2onnx.attributes import values_of
+from jax2onnx.attributes import attributes_of
 from jax2onnx.dimensions import is_static, likely_size
 from jax2onnx.optimize.engine import Rewriter, RuleSet
 from jax2onnx.optimize.fold import SMALL
@@ -96,7 +96,7 @@ def repeat_around_short_spans(r: Rewriter, node: ir.Node) -> ir.Value | None:
     else:
         return None
     operands = [x if x is None else repeated.get(x, x) for x in node.inputs]
-    return r.op(node.op_type, *operands, like=y, **values_of(node))
+    return r.op(node.op_type, *operands, like=y, **attributes_of(node))
 
 
 def _side_by_side(r: Rewriter, x: ir.Value, axis: int, count: int) -> ir.Value:

@@ -10,10 +10,12 @@ from collections import Counter
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from jax2onnx import optimize, to_onnx
+from jax2onnx.attributes import attributes_of, values_of
 from jax2onnx.graphs import detach, use_instead
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.rule_sets import Rule
@@ -124,6 +126,37 @@ def test_all_inputs_of_a_wide_node_are_replaced_in_linear_time() -> None:
     detach(node)
     assert not new.uses() and set(node.inputs) == {None}
     assert time.process_time() - start < 5  # one by one, they take minutes
+
+
+def test_a_node_is_given_the_attributes_of_another_as_they_are() -> None:
+    model = chain("Exp")
+    (exp,) = model.graph
+    exp.attributes.add(ir.AttrInt64s("axes", [1, 2]))
+    rules = RuleSet()
+
+    @rules.rewrites("Exp")
+    def replaced(r: Rewriter, node: ir.Node) -> ir.Value:
+        return r.op("Sin", node.inputs[0], like=node.outputs[0], **attributes_of(node), keepdims=0)
+
+    Rewriter(model, [rules]).run()
+    (sin,) = model.graph
+    assert sin.attributes["axes"] is exp.attributes["axes"] and values_of(sin) == {"axes": (1, 2), "keepdims": 0}
+
+
+def test_functions_do_not_see_constants_of_the_main_graph() -> None:
+    """Not even those that are equal to their own."""
+    main, function = chain("Exp"), chain("Exp").graph
+    body = ir.Function("test", "f", graph=function, attributes=[])
+    model = ir.Model(main.graph, ir_version=10, functions=[body])
+    rules = RuleSet()
+
+    @rules.rewrites("Exp")
+    def doubled(r: Rewriter, node: ir.Node) -> ir.Value:
+        return r.op("Add", node.inputs[0], r.const([1, 2], np.float32), like=node.outputs[0])
+
+    Rewriter(model, [rules]).run()
+    assert names(model) == ["Add"] and len(model.graph.initializers) == 1
+    assert [node.op_type for node in body] == ["Constant", "Add"]
 
 
 def test_no_two_rules_have_the_same_name() -> None:
