@@ -190,7 +190,7 @@ def rearranged(
 
 COUNTING_BITS = 16
 """Of whole numbers with more, few can be summed exactly."""
-FIRST = 1024
+FIRST = 64
 """How many numbers of a weight are looked at to find that they are not whole, as hardly any are."""
 LARGEST = 1 << 22
 """Larger weights are not read before the file is written."""

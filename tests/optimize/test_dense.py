@@ -2,10 +2,12 @@
 
 import jax
 import numpy as np
+import onnx_ir as ir
 import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from jax2onnx.optimize import fold
 from tests.helpers import check
 
 DRAWN = np.random.default_rng(0)
@@ -60,6 +62,27 @@ def test_what_a_program_counts_on_is_not_rounded():
         check(lambda x, divisor=divisor: jnp.floor(x @ powers / divisor), bits, rtol=0, atol=0)
     for shift in np.float32([[0, 0], [2, -3]]):
         check(lambda x, shift=shift: jnp.floor(x @ powers * np.float32(1 / 3) + shift), bits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("first", [1, 3, 64, 10_000])
+def test_whole_numbers_are_told_by_any_of_them(first, monkeypatch):
+    """Most weights are told by a few numbers. It makes no difference how many these are."""
+    monkeypatch.setattr(fold, "FIRST", first)
+    whole = np.arange(-100, 100, dtype=np.float32)
+    for numbers, expected in (
+        (whole, False),
+        (whole * np.float32(0.375), False),
+        (np.where(whole < 90, 0, whole), False),
+        (np.where(whole < 90, 0, np.sin(whole)), True),
+        (np.where(whole < 90, whole, np.sin(whole)), True),
+        (np.where(whole < 90, 1, 2.0**12), False),
+        (np.where(whole < 90, 1, 2.0**20), True),
+        (np.where(whole < 90, 2.0**-20, 1), True),
+        (np.where(whole < 90, np.nan, 1), True),
+        (np.zeros(200), True),
+    ):
+        weight = ir.Value(name="w", const_value=ir.Tensor(numbers.astype(np.float32)))
+        assert fold.can_be_scaled(weight, np.float32(3)) == expected
 
 
 def test_batch_normalization_before_a_dense_layer_is_in_the_layer():
