@@ -18,7 +18,7 @@ from jax2onnx.attributes import attributes_of
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.convolution import scaled_kernel
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
-from jax2onnx.optimize.layout import channels_last, left_behind
+from jax2onnx.optimize.layout import channels_last, left_behind, moved_behind
 from jax2onnx.optimize.pointwise import as_convolution
 from jax2onnx.optimize.queries import attribute, constant, dims, only_user, producer
 
@@ -44,7 +44,7 @@ def normalize_channels_in_front(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, perm = found
     epsilon = attribute(node, "epsilon", 1e-5)
     result = r.op(NORMALIZATIONS[node.op_type], x, *node.inputs[1:], like=x, domain=DOMAIN, epsilon=epsilon)
-    return r.op("Transpose", result, like=y, perm=perm)
+    return moved_behind(r, result, perm, y)
 
 
 def _is_of_channels(node: ir.Node) -> bool:

@@ -60,8 +60,14 @@ def _movable(node: ir.Node) -> tuple[ir.Value, list[int]] | None:
     return None if is_shared and left_behind(turn, found[1]) > 1 else found
 
 
-def _moved(r: Rewriter, inner: ir.Value, perm: Sequence[int], like: ir.Value) -> ir.Value:
-    return r.op("Transpose", inner, like=like, perm=list(perm))
+def moved_behind(r: Rewriter, inner: ir.Value, perm: Sequence[int], like: ir.Value) -> ir.Value:
+    """What `like` is, as a Transpose of `inner`, unless all that uses it are Transposes back."""
+    turns, back = like.consumers(), inverse(perm)
+    if not turns or like.is_graph_output() or turns_of(like, back) != list(turns):
+        return r.op("Transpose", inner, like=like, perm=list(perm))
+    for turn in turns:
+        r.replace_other(turn.outputs[0], inner)
+    return like
 
 
 @rewrites(*UNARY, "Clip", given=first("Transpose"))
@@ -73,7 +79,7 @@ def move_past_unary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     x, perm = found
     attributes = attributes_of(node)
     y = node.outputs[0]
-    return _moved(r, r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes), perm, y)
+    return moved_behind(r, r.op(node.op_type, x, *node.inputs[1:], like=y, shape=dims(x), **attributes), perm, y)
 
 
 @rewrites(*BINARY, given=some("Transpose"))
@@ -85,7 +91,7 @@ def move_past_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     y = node.outputs[0]
     operands = [turned_back(r, operand, perm) for operand in node.inputs]
     inner = r.op(node.op_type, *operands, like=y, shape=permuted(dims(y), inverse(perm)))
-    return _moved(r, inner, perm, y)
+    return moved_behind(r, inner, perm, y)
 
 
 @rewrites("Concat", given=some("Transpose"))
@@ -97,7 +103,7 @@ def move_past_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
     y = node.outputs[0]
     parts = [turned_back(r, part, perm) for part in node.inputs]
     axis = perm[attribute(node, "axis") % len(perm)]
-    return _moved(r, r.op("Concat", *parts, like=y, shape=permuted(dims(y), inverse(perm)), axis=axis), perm, y)
+    return moved_behind(r, r.op("Concat", *parts, like=y, shape=permuted(dims(y), inverse(perm)), axis=axis), perm, y)
 
 
 def _common_perm(node: ir.Node) -> list[int] | None:
@@ -167,7 +173,7 @@ def move_past_reduction(r: Rewriter, node: ir.Node) -> ir.Value | None:
         keepdims=keepdims,
         axes=mapped if attribute(node, "axes") is not None else None,
     )
-    return _moved(r, inner, perm, y) if keepdims else inner
+    return moved_behind(r, inner, perm, y) if keepdims else inner
 
 
 @rewrites("Pad", given=first("Transpose"))
@@ -189,7 +195,7 @@ def move_past_pad(r: Rewriter, node: ir.Node) -> ir.Value | None:
         shape=permuted(dims(y), back),
         mode=attribute(node, "mode"),
     )
-    return _moved(r, inner, perm, y)
+    return moved_behind(r, inner, perm, y)
 
 
 @rewrites("Transpose", given=first("Pad"))
@@ -223,7 +229,7 @@ def move_past_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
     mapped = r.const([perm[a % len(perm)] for a in axes], np.int64)
     shape = permuted(dims(y), inverse(perm))
     inner = r.op("Slice", x, *node.inputs[1:3], mapped, *node.inputs[4:], like=y, shape=shape)
-    return _moved(r, inner, perm, y)
+    return moved_behind(r, inner, perm, y)
 
 
 # --------------------------------------------------------------------------------------------------- what is cut
@@ -236,7 +242,9 @@ def move_past_split(r: Rewriter, node: ir.Node) -> tuple[ir.Value, ...] | None:
     if whole is None or found is None or left_behind(node, found[1]) > (only_user(whole) is node):
         return None
     x, perm = found
-    return tuple(_moved(r, part, perm, like) for part, like in zip(_split(r, node, x, perm), node.outputs, strict=True))
+    return tuple(
+        moved_behind(r, part, perm, like) for part, like in zip(_split(r, node, x, perm), node.outputs, strict=True)
+    )
 
 
 def _split(r: Rewriter, node: ir.Node, x: ir.Value, perm: Sequence[int]) -> list[ir.Value]:

@@ -108,7 +108,12 @@ def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     inner = producer(x, "Transpose")
     if inner is not None:
         first = attribute(inner, "perm")
-        return r.op("Transpose", inner.inputs[0], like=y, perm=[first[i] for i in perm])
+        together = [first[i] for i in perm]
+        return (
+            inner.inputs[0]
+            if together == sorted(together)
+            else r.op("Transpose", inner.inputs[0], like=y, perm=together)
+        )
     shape = dims(x)
     if 1 not in shape:
         return None

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax2onnx import to_onnx
+from jax2onnx import api, to_onnx
+from jax2onnx.optimize import optimize
 from tests.helpers import check, check_run
 
 RNG = np.random.default_rng(0)
@@ -238,3 +239,30 @@ def test_a_factor_and_a_shift_for_each_channel_keep_signs_of_zeros():
     check(lambda x: (x * factor[:, None, None] + shift[:, None, None], conv(x, K3)), x, rtol=1e-4, atol=1e-4)
     model = check(fn, abs(x[:1]), rtol=1e-4, atol=1e-4)
     assert "BatchNormalization" in [node.op_type for node in model.graph.node]
+
+
+def test_transposes_that_meet_are_not_made_to_be_thrown_away(monkeypatch):
+    """Between two convolutions, an activation takes one step: it moves before the Transpose, and both of them go."""
+    counts = Counter()
+    monkeypatch.setattr(api, "optimize", lambda *args: counts.update(optimize(*args)))
+
+    def fn(x):
+        x = conv(x, K1)
+        for _ in range(10):
+            x = conv(jax.nn.relu(x), K2 / 8)
+        return x
+
+    model = check(fn, array(2, 6, 6, 4), rtol=1e-4, atol=1e-3)
+    assert [node.op_type for node in model.graph.node].count("Transpose") == 2
+    assert counts["move_past_unary"] == 10 and not counts["merge_transposes"]
+
+
+def test_transposes_that_meet_at_a_result():
+    """Both of a relu's users are Transposes back, one of which is a result of the program, under its own name."""
+
+    def fn(x):
+        y = jax.nn.relu(conv(x, K1))
+        return y.transpose(0, 3, 1, 2), conv(y, K2), y.transpose(0, 3, 1, 2)
+
+    model = check(fn, array(2, 6, 6, 4), dims=[("B", 6, 6, 4)], rtol=1e-4, atol=1e-4)
+    assert [node.op_type for node in model.graph.node].count("Transpose") == 2
