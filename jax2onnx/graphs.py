@@ -48,9 +48,19 @@ def all_nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
                 yield from all_nodes(body)
 
 
+def is_used(value: ir.Value) -> bool:
+    """Does a node use a value, or is it a result of a graph? (Its own method copies all uses, of which there may be
+    thousands.)"""
+    return bool(value._uses) or value.is_graph_output()
+
+
 def use_instead(uses: Iterable[ir.Usage], value: ir.Value | None) -> None:
     """Let these uses of some value be uses of this one."""
-    for node, of_node in itertools.groupby(tuple(uses), _node_of):
+    uses = tuple(uses)
+    if len(uses) == 1:  # mostly
+        replace_inputs(uses[0].node, [(uses[0].idx, value)])
+        return
+    for node, of_node in itertools.groupby(uses, _node_of):
         replace_inputs(node, [(use.idx, value) for use in of_node])
 
 

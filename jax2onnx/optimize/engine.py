@@ -28,7 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.attributes import as_attribute, as_tensor
-from jax2onnx.graphs import all_nodes, bodies, detach, output_positions, roots, use_instead
+from jax2onnx.graphs import all_nodes, bodies, detach, is_used, output_positions, roots, use_instead
 from jax2onnx.naming import NAME
 from jax2onnx.optimize.queries import as_shape, dims, used_values
 from jax2onnx.optimize.rule_sets import Rule, RuleSet, all_known, first, operators_around, some, together
@@ -367,7 +367,7 @@ class Rewriter:
 def _is_used(node: ir.Node) -> bool:
     """Does anything depend on a result of the node?"""
     for value in node.outputs:  # noqa: SIM110 - a loop is faster, and this is asked of every node
-        if value.uses() or value.is_graph_output():
+        if is_used(value):
             return True
     return False
 
