@@ -50,6 +50,9 @@ def range_of(value: ir.Value | None, depth: int = MAX_DEPTH) -> Range:
     if value is None or value.dtype not in FLOATS:
         return ALL
     if value.const_value is not None:
+        number = scalar(value)
+        if number is not None:  # mostly, and NumPy takes long for one
+            return ALL if math.isnan(number) else Range(float(number), float(number), False)
         array = constant(value) if 0 < value.const_value.size <= MAX_SIZE else None
         return ALL if array is None or np.isnan(array).any() else Range(float(array.min()), float(array.max()), False)
     node = value.producer()
@@ -69,7 +72,8 @@ def range_of(value: ir.Value | None, depth: int = MAX_DEPTH) -> Range:
     if op_type == "Clip" and len(node.inputs) == 3:
         low, high = scalar(node.inputs[1]), scalar(node.inputs[2])
         if low is not None and high is not None and low <= high:
-            return Range(float(np.clip(x.low, low, high)), float(np.clip(x.high, low, high)), x.has_nan)
+            low, high = float(low), float(high)
+            return Range(min(max(x.low, low), high), min(max(x.high, low), high), x.has_nan)
     if op_type in ("Max", "Min") and len(node.inputs) == 2:
         y, extreme = range_of(node.inputs[1], depth - 1), max if op_type == "Max" else min
         return Range(extreme(x.low, y.low), extreme(x.high, y.high), x.has_nan or y.has_nan)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
-from tests.helpers import check
+from jax2onnx import to_onnx
+from jax2onnx.optimize import ranges
+from tests.helpers import calls, check
 
 X = np.float32([-0.0, 0.5, -0.7, 29.99, 30, 31, 1e9, -3e9, 3e38, 1e-40, np.inf, -np.inf, np.nan, 7])
 TABLE = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
@@ -55,3 +58,15 @@ def test_what_is_clipped_again():
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
 def test_other_integers(dtype):
     check(lambda x: [jnp.clip(x, *ends).astype(dtype) for ends in ((0, 127), (0, 128), (-1, 4e9), (5, 1e19))], X)
+
+
+def test_ranges_of_chains_take_few_steps():
+    """Each Clip looks at those before it, which is mostly in vain."""
+    model = ir.from_proto(to_onnx(lambda x: jnp.clip(x, 0, 1), [(3,)]))
+    (clip,) = model.graph
+    low, high, value = clip.inputs[1], clip.inputs[2], clip.outputs[0]
+    for _ in range(ranges.MAX_DEPTH):
+        clip = ir.Node("", "Clip", [value, low, high], outputs=[ir.Value(shape=value.shape, type=value.type)])
+        value = clip.outputs[0]
+    assert ranges.range_of(value) == ranges.Range(0, 1)
+    assert calls(lambda: ranges.range_of(value)) < 70 * ranges.MAX_DEPTH
