@@ -322,7 +322,9 @@ class _Copy(NamedTuple):
 def _calls(program: _Program, start: int, end: int, period: int) -> dict[int, tuple[int, Any]]:
     """The equations that stand for the copies in a run."""
     # Cut where the fewest values go from one copy to the next: there a layer ends, and no formula is torn apart.
-    crossing = [program.alive[start + phase : end + 1 : period].mean() for phase in range(period)]
+    alive = program.alive[start : end + 1]
+    phases = np.arange(len(alive)) % period
+    crossing = np.bincount(phases, alive) / np.bincount(phases)
     starts = range(start + int(np.argmin(crossing)), end - period + 1, period)
     model = starts[len(starts) // 2]  # the first and the last may have something of their own
     copies = [c for c in (_match(program, model, i, period) for i in starts) if c is not None]

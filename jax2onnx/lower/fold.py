@@ -60,7 +60,10 @@ def _broadcast(x: np.ndarray, *, shape: Any, broadcast_dimensions: Any, **_: Any
     expanded = [1] * len(shape)
     for size, axis in zip(x.shape, broadcast_dimensions, strict=True):
         expanded[axis] = size
-    return np.broadcast_to(x.transpose(np.argsort(broadcast_dimensions)).reshape(expanded), shape)
+    if list(broadcast_dimensions) != sorted(broadcast_dimensions):
+        x = x.transpose(np.argsort(broadcast_dimensions))
+    x = x.reshape(expanded)
+    return x if x.shape == tuple(shape) else np.broadcast_to(x, shape)  # which takes several times as long
 
 
 def _iota(*, dtype: Any, shape: Any, dimension: int, **_: Any) -> np.ndarray:

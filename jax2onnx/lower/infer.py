@@ -22,7 +22,9 @@ INFER: dict[str, Infer] = {}
 
 def broadcast(*shapes: Sequence[Any]) -> tuple[Any, ...]:
     """The shape that ONNX (NumPy) broadcasting gives."""
-    rank = max(len(s) for s in shapes)
+    if len(shapes) == 2 and shapes[0] == shapes[1]:  # mostly
+        return tuple(shapes[0])
+    rank = max(map(len, shapes))
     result: list[Any] = [1] * rank
     for shape in shapes:
         for i, dim in enumerate(shape, rank - len(shape)):
