@@ -49,9 +49,8 @@ def all_nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
 
 
 def is_used(value: ir.Value) -> bool:
-    """Does a node use a value, or is it a result of a graph? (Its own method copies all uses, of which there may be
-    thousands.)"""
-    return bool(value._uses) or value.is_graph_output()
+    """Does a node use a value, or is it a result of a graph?"""
+    return bool(value.uses()) or value.is_graph_output()
 
 
 def use_instead(uses: Iterable[ir.Usage], value: ir.Value | None) -> None:

@@ -109,11 +109,8 @@ def merge_transposes(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if inner is not None:
         first = attribute(inner, "perm")
         together = [first[i] for i in perm]
-        return (
-            inner.inputs[0]
-            if together == sorted(together)
-            else r.op("Transpose", inner.inputs[0], like=y, perm=together)
-        )
+        cancel = together == sorted(together)
+        return inner.inputs[0] if cancel else r.op("Transpose", inner.inputs[0], like=y, perm=together)
     shape = dims(x)
     if 1 not in shape:
         return None

@@ -81,8 +81,8 @@ def moved_sizes(model: onnx.ModelProto) -> list[int]:
 @pytest.mark.parametrize("dims", [None, [("B", "T", 24), ("B", "T", 6)]])
 def test_factors_of_outer_products_are_moved(dims: list[tuple[str | int, ...]] | None) -> None:
     """As what a state space model scans: einsum puts the axis of both in front, and the loop that of the steps."""
-    x, y = arrays((3, 40, 24), (3, 40, 6))
-    rates = rng.normal(size=(24, 6)).astype(np.float32)
+    x, y = map(abs, arrays((3, 40, 24), (3, 40, 6)))
+    rates = -abs(rng.normal(size=(24, 6)).astype(np.float32))  # states that decay, as they do
 
     def fn(x, y):
         factors, inputs = jnp.exp(jnp.einsum("btd,dn->btdn", x, rates)), jnp.einsum("btd,btn->btdn", x, y)
