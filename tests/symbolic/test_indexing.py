@@ -231,6 +231,17 @@ def test_nothing_is_written_where_nothing_is(dtype, mode):
     check_at_sizes(fn, "f32[T,3]", "i32[N]", sizes=sizes, empty="N", rtol=0, atol=0)
 
 
+def test_columns_are_picked_from_between_parts_of_unknown_sizes():
+    """What is before and behind a block that is written has a size only when the model runs."""
+
+    def f(x, i):
+        written = lax.dynamic_update_slice_in_dim(x, x[..., :1] + 1, i, axis=2)
+        return written[..., ::-2], written[..., 1]
+
+    for i in (-9, -1, 0, 2, 9):
+        check_at_sizes(f, "f32[2*B,T,4]", "i32[]", args=lambda a, i=i: [a[0], np.int32(i)], rtol=0, atol=0)
+
+
 def test_rows_that_turn_out_to_have_no_elements_are_written():
     """How many of them there are is only known when the model runs, and so is how long they are."""
     sizes = [{"B": 2, "N": 3, "T": t} for t in (1, 4)]
