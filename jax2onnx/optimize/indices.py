@@ -258,17 +258,34 @@ def pick_one(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return reshaped(r, picked, y, at_once=True)
 
 
-@PICK.rewrites("Squeeze", given=first("Split"))
+@PICK.rewrites("Squeeze", "Reshape", given=first("Split"))
 def pick_one_part(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """One of the parts of a Split, of size 1 and without the axis: a Gather."""
-    part, squeezed = node.inputs[0], axes_of(node)
+    """One of the parts of a Split, of size 1 and without the axis: a Gather. Its other axes may be split or joined
+    then, if other parts are picked as well."""
+    part, y = node.inputs[0], node.outputs[0]
     split = producer(part, "Split")
-    if split is None or part is None or split.inputs[0] is None or squeezed is None or len(squeezed) != 1:
+    if split is None or part is None or split.inputs[0] is None:
         return None
-    rank = len(dims(part))
-    axis = attribute(split, "axis", 0) % rank
+    shape = dims(part)
+    axis = attribute(split, "axis", 0) % len(shape)
     sizes = [dims(v)[axis] for v in split.outputs]
-    if squeezed[0] % rank != axis or not is_static(sizes):
+    if shape[axis] != 1 or not is_static(sizes):
+        return None
+    users = [user for v in (split.inputs[0], *split.outputs) for user in v.consumers()]
+    if not _picks(node, axis) and (node.op_type == "Squeeze" or not any(_picks(user, axis) for user in users)):
         return None
     position = sum(sizes[: list(split.outputs).index(part)])  # type: ignore[arg-type]
-    return r.op("Gather", split.inputs[0], r.const(position, np.int64), like=node.outputs[0], axis=axis)
+    rest = shape[:axis] + shape[axis + 1 :]
+    picked = r.op("Gather", split.inputs[0], r.const(position, np.int64), like=y, shape=rest, axis=axis)
+    return reshaped(r, picked, y, at_once=True)
+
+
+def _picks(node: ir.Node, axis: int) -> bool:
+    """Does a node take one element of an axis, or remove it, and nothing else?"""
+    x = node.inputs[0]
+    if x is None:
+        return False
+    if node.op_type == "Gather":
+        return attribute(node, "axis", 0) % len(dims(x)) == axis and scalar(node.inputs[1]) is not None
+    squeezed = axes_of(node) if node.op_type == "Squeeze" else None
+    return squeezed is not None and [a % len(dims(x)) for a in squeezed] == [axis]
