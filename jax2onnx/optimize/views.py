@@ -130,7 +130,7 @@ def _quotient(a: int | str, b: int | str) -> int | str | None:
         if name not in names:
             return None
         names.remove(name)
-    if number % divisor:
+    if not divisor or number % divisor:
         return None
     number //= divisor
     return "*".join([*([str(number)] if number != 1 else []), *names]) if names else number
