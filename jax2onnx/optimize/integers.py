@@ -212,11 +212,13 @@ def remainder_by_division(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if not has_many(y) or dims(x) != dims(y):
         return None
     rest = r.op("Sub", x, r.op("Mul", r.op("Div", x, divisor, like=y), divisor, like=y), like=y)
-    least = bounds(x)
-    if attribute(node, "fmod", 0) or not y.dtype.is_signed() or (least is not None and least[0] >= 0):
+    if attribute(node, "fmod", 0) or not y.dtype.is_signed():
         return rest
     if not (known > 0).all():
         return None
+    least = bounds(x)
+    if least is not None and least[0] >= 0:
+        return rest
     below = r.op("Less", rest, r.const(0, known.dtype), like=y, dtype=ir.DataType.BOOL)
     return r.op("Add", rest, r.op("Mul", r.op("Cast", below, like=y, to=int(y.dtype)), divisor, like=y), like=y)
 

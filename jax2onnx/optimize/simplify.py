@@ -273,7 +273,8 @@ def skip_expand(r: Rewriter, node: ir.Node) -> ir.Value | None:
     assert x is not None and shape is not None
     if dims(x) == dims(y):
         return x
-    smaller = _before_broadcast(x, dims(y)) if dims(shape) == (len(dims(y)),) else None
+    says_all = integers(shape) in (None, dims(y))  # a 1 is what x has there
+    smaller = _before_broadcast(x, dims(y)) if dims(shape) == (len(dims(y)),) and says_all else None
     return r.op("Expand", smaller, shape, like=y) if smaller is not None else None
 
 

@@ -11,12 +11,15 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from jax2onnx import optimize, to_onnx
 from jax2onnx.attributes import attributes_of, values_of
 from jax2onnx.graphs import detach, use_instead
+from jax2onnx.optimize import integers, simplify
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.rule_sets import Rule
 
@@ -166,3 +169,24 @@ def test_no_two_rules_have_the_same_name() -> None:
     rules = {registered.rule for rule_set in sets for of_op in rule_set.by_op.values() for registered in of_op}
     names = Counter(rule.__name__ for rule in rules)
     assert len(names) > 100 and {name for name, count in names.items() if count > 1} == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "rules", "shape"),
+    [
+        ("y = Expand(x, a) z = Expand(y, b)", simplify.RULES, "3, 2, 9000"),  # a 1 in b is what y has there
+        ("w = Cast<to=2>(x) y = Cast<to=6>(w) z = Mod(y, c)", integers.LAST, "1, 9000"),  # of negative divisors
+    ],
+)
+def test_operands_that_no_lowering_writes(text: str, rules: RuleSet, shape: str) -> None:
+    """Other rules may."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (int32[1, 9000] x) => (int32[{shape}] z)
+        <int64[2] a = {{2, 9000}}, int64[3] b = {{3, 1, 9000}}, int32 c = {{-7}}> {{ {text} }}"""
+    )
+    rewritten = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    Rewriter(rewritten, [rules]).run()
+    x = np.arange(9000, dtype=np.int32)[None]
+    sessions = [onnxruntime.InferenceSession(m.SerializeToString()) for m in (model, ir.to_proto(rewritten))]
+    want, got = (session.run(None, {"x": x})[0] for session in sessions)
+    np.testing.assert_array_equal(got, want)
