@@ -184,7 +184,7 @@ def _turned(value: ir.Value | None) -> tuple[list[int] | None, ir.Value | None]:
 def _first_of_pairs(r: Rewriter, value: ir.Value, interleaved: bool) -> ir.Value | None:
     """One number of each pair, if the other is the same: known, or computed from the same numbers twice."""
     array = constant(value)
-    size = dims(value)[-1]
+    size = dims(value)[-1] if dims(value) else 1
     if not isinstance(size, int) or size % 2:
         return None
     if array is not None:

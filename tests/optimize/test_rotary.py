@@ -276,3 +276,15 @@ def test_first_columns_of_each_head(fn, dims):
 )
 def test_other_columns_are_put_beside_it(fn):
     assert "Concat" in ops(check(fn, WIDE, rtol=1e-5, atol=1e-5))
+
+
+@pytest.mark.parametrize("cos, sin", [(0.5, 0.25), (ANGLES[0, 0], ANGLES[1, :1]), (1.5, X[0, 0, 0])])
+@pytest.mark.parametrize("fn", [whole, neighbours], ids=["halves", "neighbours"])
+def test_one_angle_for_all(fn, cos, sin):
+    def crossed(x):
+        if fn is whole:
+            return jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1)
+        return jnp.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+
+    check(lambda x: x * cos + crossed(x) * sin, X, rtol=1e-5)
+    check(lambda x, c, s: x * c + crossed(x) * s, X, np.float32(cos), np.float32(sin), rtol=1e-5)
