@@ -368,14 +368,15 @@ def _for_each_row(r: Rewriter, angles: ir.Value, heads: int, x: ir.Value) -> ir.
         del shape[heads]
         angles = r.op("Squeeze", angles, r.const([heads], np.int64), like=angles, shape=shape)
     batch = dims(x)[0]
-    if shape == [batch, *shape[-2:]]:
+    wanted = [batch, *[1] * (2 - len(shape)), *shape[-2:]]  # of a single position, there may be no axis
+    if shape == wanted:
         return angles
     ones = r.const([1, 1], np.int64)
     if isinstance(batch, int):
         rows = r.const([batch, 1, 1], np.int64)
     else:
         rows = r.op("Concat", _size_of_batch(r, x), ones, like=ones, shape=[3], axis=0)
-    return r.op("Expand", angles, rows, like=angles, shape=[batch, *shape[-2:]])
+    return r.op("Expand", angles, rows, like=angles, shape=wanted)
 
 
 def _size_of_batch(r: Rewriter, x: ir.Value) -> ir.Value:

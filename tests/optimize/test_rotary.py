@@ -278,7 +278,7 @@ def test_other_columns_are_put_beside_it(fn):
     assert "Concat" in ops(check(fn, WIDE, rtol=1e-5, atol=1e-5))
 
 
-@pytest.mark.parametrize("cos, sin", [(0.5, 0.25), (ANGLES[0, 0], ANGLES[1, :1]), (1.5, X[0, 0, 0])])
+@pytest.mark.parametrize(("cos", "sin"), [(0.5, 0.25), (ANGLES[0, 0], ANGLES[1, :1]), (1.5, X[0, 0, 0])])
 @pytest.mark.parametrize("fn", [whole, neighbours], ids=["halves", "neighbours"])
 def test_one_angle_for_all(fn, cos, sin):
     def crossed(x):
@@ -288,3 +288,11 @@ def test_one_angle_for_all(fn, cos, sin):
 
     check(lambda x: x * cos + crossed(x) * sin, X, rtol=1e-5)
     check(lambda x, c, s: x * c + crossed(x) * s, X, np.float32(cos), np.float32(sin), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(D // 2,), (1, D // 2), (1, 1, D // 2)])
+@pytest.mark.parametrize(("length", "count"), [(1, H), (H, 1), (1, 1)])
+def test_one_position_in_batches_of_any_size(length, count, shape):
+    x, angles = X[:, :length, :count], ANGLES[1].reshape(shape)
+    model = check(halves, x, angles, dims=[("B", length, count, D), None], rtol=1e-5, atol=1e-5)
+    check_run(model, halves, x[:0], angles, rtol=1e-5, atol=1e-5)
