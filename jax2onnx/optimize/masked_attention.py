@@ -126,13 +126,12 @@ def _operand(r: Rewriter, found: Attended, view: View) -> ir.Value | None:
         if kept and len(kept) < len(part):
             return None
         wanted.append(kept)
-    value = view.value
     own = [atoms(axis) for axis in view.axes]
     if len(own) in (1, 2, 4) and [[]] * (4 - len(own)) + own == wanted:
-        return _without_scores(r, found, value)
+        return _without_scores(r, found, view)
     if not wanted[0] and not wanted[1]:
         wanted = wanted[2:]
-    return arranged(r, view._replace(value=_without_scores(r, found, value)), wanted)
+    return arranged(r, view._replace(value=_without_scores(r, found, view)), wanted)
 
 
 def _with_lengths(r: Rewriter, bias: ir.Value, lengths: Dims) -> ir.Value:
@@ -144,18 +143,20 @@ def _with_lengths(r: Rewriter, bias: ir.Value, lengths: Dims) -> ir.Value:
     return r.op("Expand", bias, r.const(wanted, np.int64), like=bias, shape=wanted)
 
 
-def _without_scores(r: Rewriter, found: Attended, mask: ir.Value) -> ir.Value:
-    """A triangle that has taken its size from the scores takes it from queries and keys."""
+def _without_scores(r: Rewriter, found: Attended, view: View) -> ir.Value:
+    """A triangle that has taken its size from the scores takes it from queries and keys, in the order of its axes."""
+    mask = view.value
     triangle = producer(mask, "Trilu")
     ones = producer(triangle.inputs[0], "Expand") if triangle is not None else None
     if triangle is None or ones is None or producer(ones.inputs[1], "Shape") is None:
         return mask
     sizes = []
-    for view, part in ((found.q, found.parts.queries), (found.k, found.parts.keys)):
-        axis = next((i for i, axis in enumerate(view.axes) if atoms(axis) == part), None)
-        if axis is None:
+    for own in map(atoms, view.axes):
+        source = found.q if own == found.parts.queries else found.k if own == found.parts.keys else None
+        axis = next((i for i, axis in enumerate(source.axes) if atoms(axis) == own), None) if source else None
+        if source is None or axis is None:
             return mask
-        sizes.append(r.op("Shape", view.value, like=ones.inputs[1], shape=[1], start=axis, end=axis + 1))
+        sizes.append(r.op("Shape", source.value, like=ones.inputs[1], shape=[1], start=axis, end=axis + 1))
     size = r.op("Concat", *sizes, like=ones.inputs[1], axis=0)
     again = r.op("Expand", ones.inputs[0], size, like=mask)
     return r.op("Trilu", again, *triangle.inputs[1:], like=mask, upper=attribute(triangle, "upper", 1))

@@ -12,7 +12,7 @@ import pytest
 
 from jax2onnx import runtime
 from tests.compare import assert_same
-from tests.helpers import check, quick
+from tests.helpers import check, check_run, quick
 
 B, T, H, K, D = 2, 64, 4, 2, 8
 LOWEST = float(np.finfo(np.float32).min)
@@ -469,3 +469,22 @@ def test_other_products_compute_the_same(name):
         return jnp.einsum(of_values, jax.nn.softmax(jnp.einsum(of_scores, q, k), -1), v)
 
     check(fn, q, **CLOSE)
+
+
+@pytest.mark.parametrize("may_see", [jnp.less_equal, jnp.greater])
+def test_triangle_with_keys_before_queries(may_see: Any) -> None:
+    """The mask takes its size from keys and queries, not the other way around."""
+
+    def fn(q, k, v):
+        scores = jnp.einsum("bqhd,bkhd->bhkq", q, k) / 4
+        mask = may_see(jnp.arange(k.shape[1])[:, None], jnp.arange(q.shape[1]) + 1)
+        return jnp.einsum("bhkq,bkhd->bqhd", jax.nn.softmax(jnp.where(mask, scores, -1e9), 2), v)
+
+    def arrays(batch, queries, keys):
+        return [normal(batch, n, 3, 16, seed=i) for i, n in enumerate((queries, keys, keys))]
+
+    dims = [("B", "T", 3, 16), ("B", "S", 3, 16), ("B", "S", 3, 16)]
+    model = check(fn, *arrays(2, 5, 7), dims=dims, rtol=1e-5, atol=1e-6)
+    assert "MaskedAttention" in ops(model)
+    for sizes in ((2, 7, 5), (1, 4, 4), (2, 1, 3), (0, 2, 3)):
+        check_run(model, fn, *arrays(*sizes), rtol=1e-5, atol=1e-6)
