@@ -21,6 +21,9 @@ _MANY = 50
 
 _MOVES = ("Cast", "Reshape", "Squeeze", "Unsqueeze")
 
+_WIDE = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""Types that hold sizes. In others they wrap around, are rounded to a few bits, or are just not 0."""
+
 
 Factors = tuple[int | str, ...]
 
@@ -46,7 +49,7 @@ def _factors(value: ir.Value | None) -> Factors | None:
     """The dimensions whose product a value of one element is."""
     number = scalar(value)
     if number is not None:
-        return (int(number),)
+        return (int(number),) if float(number).is_integer() else None  # neither 2.5 nor infinity
     if value is not None and NOTE in value.meta:
         return (value.meta[NOTE],)
     node = producer(value, "Shape", "Mul", *_MOVES)
@@ -58,6 +61,8 @@ def _factors(value: ir.Value | None) -> Factors | None:
     if node.op_type == "Mul":
         a, b = map(_factors, node.inputs)
         return None if a is None or b is None else a + b
+    if node.op_type == "Cast" and node.outputs[0].dtype not in _WIDE:
+        return None
     return _factors(node.inputs[0])
 
 

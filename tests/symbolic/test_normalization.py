@@ -2,11 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
 import jax2onnx
 from jax2onnx.optimize import emptiness
+from tests.helpers import check
 from tests.symbolic.sizes import check_at_sizes, count_nodes, floats
 
 IMAGE = "f32[B,H,W,8]"
@@ -85,3 +87,23 @@ def test_equal_numbers_of_terms_are_compared_once():
 
 def test_means_over_sizes_with_names_that_python_has_for_itself():
     check_at_sizes(five_means, "f32[in,T,16]", empty="", **CLOSE)  # was an error: JAX calls their product T*in
+
+
+def as_bool(x):
+    return jnp.asarray(x.shape[0]).astype(bool)
+
+
+@pytest.mark.parametrize(
+    "divisor",
+    [
+        lambda x: x.shape[0] * 2.5,
+        lambda x: np.float32(np.inf),
+        lambda x: np.float32(np.nan),
+        lambda x: as_bool(x).astype(np.float32),
+        lambda x: jnp.asarray(x.shape[0]).astype(np.int8).astype(np.float32),
+    ],
+    ids=["more", "infinite", "nan", "bool", "int8"],
+)
+def test_sums_divided_by_other_numbers_are_no_means(divisor):
+    x = (np.arange(600) % 7).reshape(300, 2).astype(np.float32)
+    check(lambda x: x - x.sum((0, 1)) / divisor(x), x, dims=[("N", 2)])
