@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from jax2onnx.dimensions import is_static
 from jax2onnx.optimize import fold
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first, some
 from jax2onnx.optimize.layout import channels_last
-from jax2onnx.optimize.queries import KNOWN, attribute, constant, dims, integers, only_user, producer, scalar
+from jax2onnx.optimize.queries import KNOWN, Dims, attribute, constant, dims, integers, only_user, producer, scalar
 
 RULES = RuleSet()
 rewrites = RULES.rewrites
@@ -57,9 +58,11 @@ class _Convolved(NamedTuple):
         return 1 if self.perm is None else -1 % len(self.perm)
 
     def can_be_scaled(self, factor: np.ndarray) -> bool:
-        """Are its channels along one axis of the kernel, which can be multiplied by these numbers?"""
+        """Are its channels along one axis of the kernel, which can be multiplied by these numbers? In half precision,
+        the products may be infinite, or nearly nothing."""
         is_along = self.node.op_type == "Conv" or attribute(self.node, "group", 1) == 1
-        return is_along and fold.can_be_scaled(self.node.inputs[1], factor)
+        is_wide = self.node.outputs[0].dtype in fold.FLOATS
+        return is_along and is_wide and fold.can_be_scaled(self.node.inputs[1], factor)
 
     def replaced(self, r: Rewriter, *operands: ir.Value | None, like: ir.Value) -> ir.Value:
         """The same of a convolution of these operands."""
@@ -186,10 +189,18 @@ def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
             return None
         if any(p >= k for p, k in zip(merged, [*attributes["kernel_shape"]] * 2, strict=True)):
             return None
+        if not _hold_steps(dims(pad.inputs[0])[2:], attributes.get("dilations")):  # type: ignore[arg-type]
+            return None
         if node.op_type == "AveragePool":
             attributes["count_include_pad"] = 1
     attributes["pads"] = merged
     return r.op(node.op_type, pad.inputs[0], *node.inputs[1:], like=node.outputs[0], **attributes)
+
+
+def _hold_steps(sizes: Dims, dilations: Sequence[int] | None) -> bool:
+    """Are axes as long as the steps in a window, which could step over them else? A window of nothing but padding is
+    the least finite number to ONNX Runtime."""
+    return dilations is None or all(isinstance(n, int) and n >= d for n, d in zip(sizes, dilations, strict=True))
 
 
 LAST = RuleSet()

@@ -266,3 +266,10 @@ def test_transposes_that_meet_at_a_result():
 
     model = check(fn, array(2, 6, 6, 4), dims=[("B", 6, 6, 4)], rtol=1e-4, atol=1e-4)
     assert [node.op_type for node in model.graph.node].count("Transpose") == 2
+
+
+def test_factors_that_kernels_of_half_precision_cannot_hold():
+    kernel = (np.random.default_rng(0).normal(size=(3, 3, 3, 4)) * 60).astype(np.float16)
+    x = (array(1, 5, 5, 3) * 1e-5).astype(np.float16)
+    check(lambda x: conv(x, kernel) * np.float16([3000, 3001, 2999, 4000]), x)
+    check(lambda x: conv(x, kernel) / np.float16([60000, 55555, 33333, 44444]), x * np.float16(1e4))

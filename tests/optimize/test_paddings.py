@@ -112,3 +112,12 @@ def test_before_convolutions_and_pools(padding: str) -> None:
 
     found = ops(check(fn, np.nan_to_num(X, posinf=1, neginf=1), rtol=1e-4, atol=1e-3))
     assert found["Pad"] == 3 and not found["Slice"] and found["Transpose"] <= 3
+
+
+@pytest.mark.parametrize(("size", "step"), [(2, 3), (3, 4), (3, 3), (4, 3)])
+def test_windows_that_step_over_all_but_padding(size: int, step: int) -> None:
+    def fn(x):
+        padded = jnp.pad(x, ((0, 0), (0, 0), (1, 1)), constant_values=-jnp.inf)
+        return lax.reduce_window(padded, -np.inf, lax.max, (1, 1, 2), (1, 1, 1), "VALID", window_dilation=(1, 1, step))
+
+    check(fn, np.arange(2 * size, dtype=np.float32).reshape(1, 2, size))
