@@ -99,8 +99,8 @@ def as_bool(x):
         lambda x: x.shape[0] * 2.5,
         lambda x: np.float32(np.inf),
         lambda x: np.float32(np.nan),
-        lambda x: as_bool(x).astype(np.float32),
-        lambda x: jnp.asarray(x.shape[0]).astype(np.int8).astype(np.float32),
+        lambda x: as_bool(x).astype(np.float32) * 2,
+        lambda x: jnp.asarray(x.shape[0]).astype(np.int8).astype(np.float32) * 2,
     ],
     ids=["more", "infinite", "nan", "bool", "int8"],
 )
