@@ -130,6 +130,7 @@ LAST = [
     integers.LAST,
     slices.LAST,
     convolution.LAST,
+    pools.LAST,
     division.LAST,
     moves.LAST,
     indices.LAST,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
+from jax2onnx.attributes import attributes_of
 from jax2onnx.optimize.engine import Rewriter, RuleSet, first
 from jax2onnx.optimize.layout import channels_last
 from jax2onnx.optimize.pixels import times
-from jax2onnx.optimize.queries import Dims, as_shape, attribute, axes_of, dims, only_user, producer
-from jax2onnx.optimize.simplify import REDUCTIONS, reshaped
+from jax2onnx.optimize.queries import Dims, as_shape, attribute, axes_of, dims, only_user, producer, scalar
+from jax2onnx.optimize.simplify import REDUCTIONS, RESHAPES, reshaped
 from jax2onnx.permutations import inverse, permuted
 
 RULES = RuleSet()
+LAST = RuleSet()
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 POOLS = {"ReduceMean": "AveragePool", "ReduceMax": "MaxPool"}
@@ -104,3 +108,28 @@ def _side_by_side(pool: ir.Node | None) -> list[int] | None:
     before, after = (dims(v)[2:] for v in (pool.inputs[0], pool.outputs[0]) if v is not None)
     fills = all(times(b, k) == a for a, b, k in zip(before, after, sizes, strict=True))
     return sizes if fills and sizes == list(attribute(pool, "strides")) else None
+
+
+@LAST.rewrites("AveragePool", needs=("Mul",))
+def add_up_exactly(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """An average times the number of elements is a sum, but not to the last bit, which matters where something is
+    counted. It is if x is multiplied before (by less than 1, so that nothing overflows), and then by a power of two.
+
+    (m / n) * n is m, rounded twice, where n is a power of two, or the sum of two of them (Kahan).
+    """
+    x, y = node.inputs[0], node.outputs[0]
+    count = math.prod(attribute(node, "kernel_shape"))
+    if x is None or count.bit_count() < 3 or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return None
+    value, user = y, only_user(y)
+    while user is not None and user.op_type in (*RESHAPES, "Transpose") and user.inputs[0] is value:
+        value, user = user.outputs[0], only_user(user.outputs[0])
+    if user is None or user.op_type != "Mul" or user.graph is not node.graph:
+        return None
+    factor, total = user.inputs[user.inputs[0] is value], user.outputs[0]
+    if scalar(factor) != count or dims(total) != dims(value):
+        return None
+    dtype, power = x.dtype.numpy(), 1 << count.bit_length()
+    pooled = r.op("AveragePool", r.op("Mul", x, r.const(count / power, dtype), like=x), like=y, **attributes_of(node))
+    r.replace_other(total, value)
+    return r.op("Mul", pooled, r.const(power, dtype), like=y)

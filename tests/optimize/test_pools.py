@@ -70,3 +70,19 @@ def test_adaptive_pools_of_equinox(pool):
     network = eqx.nn.Sequential([convolutions[0], pool(4), convolutions[1]])
     found = counts(jax.vmap(network), array(2, 3, 18, 14))
     assert found["Conv"] == 2 and found.total() == 3
+
+
+@pytest.mark.parametrize("window", [(7, 7), (1, 49), (3, 7), (5, 5), (1, 9)])
+@pytest.mark.parametrize("dims", [None, [("H", "W")]])
+def test_what_is_counted_in_windows_is_whole(window, dims):
+    def count(x):
+        return lax.reduce_window(x, np.float32(0), lax.add, window, (1, 1), "SAME")
+
+    mask = (RNG.random((60, 70)) < 0.5).astype(np.float32)
+    check(lambda x: (jnp.floor(count(x)), count(x) == 12), mask, dims=dims)
+    large = np.full((60, 70), 3e38 / np.prod(window), np.float32)
+    check(count, large, dims=dims)
+    check(count, -large, dims=dims)
+    images = array(2, 60, 70, 3)
+    images[0, 3, 5], images[1, 40, 2] = np.nan, -np.inf
+    check(jax.vmap(jax.vmap(count, -1, -1)), images, atol=1e-4)
