@@ -19,6 +19,9 @@ RULES = RuleSet()
 _TO_SPACE = {(0, 1, 3, 2, 4, 5): "DCR", (0, 1, 4, 2, 5, 3): "CRD"}
 _TO_DEPTH = (0, 1, 3, 2, 4, 5)
 
+_NO_BLOCKS = (ir.DataType.INT64, ir.DataType.UINT64)
+"""Types of which runtimes shuffle no blocks, and neither can another type that holds them."""
+
 
 @RULES.rewrites("Reshape", given=first("Transpose"))
 def shuffle_pixels(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -28,7 +31,12 @@ def shuffle_pixels(r: Rewriter, node: ir.Node) -> ir.Value | None:
     found = None if split is None else channels_last(split.inputs[0])
     if shuffle is None or split is None or found is None or len(dims(y)) != 4 or len(dims(split.outputs[0])) != 6:
         return None
-    if len(found[1]) != 4 or only_user(split.outputs[0]) is None or only_user(shuffle.outputs[0]) is None:
+    if (
+        y.dtype in _NO_BLOCKS
+        or len(found[1]) != 4
+        or only_user(split.outputs[0]) is None
+        or only_user(shuffle.outputs[0]) is None
+    ):
         return None
     x, perm = found
     order = tuple(attribute(shuffle, "perm"))

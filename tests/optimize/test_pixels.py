@@ -97,3 +97,10 @@ def test_other_dtypes(dtype):
     x = np.arange(2 * 8 * 3 * 2).reshape(2, 8, 3, 2) % 2
     model = check(lambda x: to_space(x.transpose(0, 2, 3, 1)), jnp.asarray(x, dtype), rtol=0, atol=0)
     assert ops(model)["DepthToSpace"] == 1
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_that_no_other_type_holds(dtype):
+    x = np.arange(2 * 8 * 4 * 2, dtype=dtype).reshape(2, 8, 4, 2) + np.array(2**53 + 1, dtype)
+    for shuffle in (to_space, to_depth):
+        check(lambda x, shuffle=shuffle: shuffle(x.transpose(0, 2, 3, 1)), x, dims=[("B", 8, "2*H", "2*W")])
