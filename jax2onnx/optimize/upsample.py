@@ -35,6 +35,7 @@ RULES = RuleSet()
 MOST_AXES = 4
 
 _WIDE = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""Types that hold the places of pixels."""
 
 
 class _Repeated(NamedTuple):
@@ -203,7 +204,7 @@ def _is_last(value: ir.Value | None, size: int | str) -> bool:
 def _is_center(value: ir.Value | None, number: int | str) -> bool:
     """Is it i + 0.5, for each i below a number?"""
     total = 0.0
-    while (node := producer(value, "Add", "Cast")) is not None:
+    while value is not None and value.dtype in _WIDE and (node := producer(value, "Add", "Cast")) is not None:
         if node.op_type == "Cast":
             value = node.inputs[0]
             continue
@@ -213,7 +214,7 @@ def _is_center(value: ir.Value | None, number: int | str) -> bool:
         total += float(known[0] if known[0] is not None else known[1])
         value = node.inputs[0 if known[0] is None else 1]
     count = producer(value, "Range")
-    if count is None or total != 0.5 or value is None or dims(value) != (number,):
+    if count is None or total != 0.5 or value is None or dims(value) != (number,) or value.dtype not in _WIDE:
         return False
     return scalar(count.inputs[0]) == 0 and scalar(count.inputs[2]) == 1
 

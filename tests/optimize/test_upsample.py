@@ -129,3 +129,14 @@ def test_indices_that_are_bounded_otherwise(low, high):
 
     model = check(fn, X, dims=[("B", "H", 5, 4)], rtol=1e-4, atol=1e-5)
     assert ops(model)["Resize"] <= (low is None or low < 0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "int32"])
+def test_places_that_a_type_does_not_hold(dtype):
+    def fn(x):
+        height = x.shape[1]
+        rows = (jnp.arange(2 * height).astype(np.float32) + 0.5).astype(dtype).astype(np.float32)
+        return x[:, jnp.floor(rows * height / (2 * height)).astype(np.int32)]
+
+    x = np.arange(3000, dtype=np.float32).reshape(1, 2, 750, 2)
+    check(lambda x: fn(x.transpose(0, 2, 3, 1)), x, dims=[("B", 2, "H", "W")])
