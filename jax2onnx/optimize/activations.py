@@ -231,7 +231,9 @@ def by_sign(node: ir.Node) -> Cases | None:
     if compared is None or a is None or b is None or scalar(compared.inputs[1]) != 0:
         return None
     x, negative = (a, b) if compared.op_type.startswith("Greater") else (b, a)
-    return Cases(x, negative, compared.op_type) if compared.inputs[0] is x else None
+    if compared.inputs[0] is not x or dims(x) != dims(node.outputs[0]):  # a factor may have more axes
+        return None
+    return Cases(x, negative, compared.op_type)
 
 
 @rewrites("Where", given=first("Less", "LessOrEqual"))
@@ -240,7 +242,7 @@ def recognise_relu_by_cases(r: Rewriter, node: ir.Node) -> ir.Value | None:
     found = by_sign(node)
     if found is None or not is_zero(splat(found.negative)) or node.outputs[0].dtype not in RELU_TYPES:
         return None
-    return r.op("Relu", found.x, like=node.outputs[0]) if dims(found.x) == dims(node.outputs[0]) else None
+    return r.op("Relu", found.x, like=node.outputs[0])
 
 
 @rewrites("Where", given=first(*COMPARISONS))
@@ -355,7 +357,7 @@ def recognise_celu(r: Rewriter, node: ir.Node) -> ir.Value | None:
             or not is_close(alpha * slope, 1.0, below[0])
         ):
             continue
-        if alpha > 0 and float(np.float32(alpha)) == alpha:
+        if alpha > 0 and float(np.float32(alpha)) == alpha and dims(below[0]) == dims(node.outputs[0]):
             return r.op("Celu", below[0], like=node.outputs[0], alpha=None if alpha == 1 else alpha)
     return None
 

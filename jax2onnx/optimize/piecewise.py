@@ -100,6 +100,8 @@ def recognise_hard_sigmoid(r: Rewriter, node: ir.Node) -> ir.Value | None:
     top = float(scalar(clip.inputs[2]) or 0)
     if top <= 0 or not math.isclose(weight * top, 1, rel_tol=2e-7) or not 0 <= shifted[1] <= top:
         return None
+    if dims(shifted[0]) != dims(node.outputs[0]):
+        return None
     return r.op("HardSigmoid", shifted[0], like=node.outputs[0], alpha=1 / top, beta=float(shifted[1]) / top)
 
 
@@ -114,6 +116,8 @@ def recognise_clipped_line(r: Rewriter, node: ir.Node) -> ir.Value | None:
     line = operand_and_scalar(producer(outside[0], "Add")) if len(outside) == 1 else None
     varying, inner = factors(line[0]) if line is not None else ([], 0.0)
     if line is None or len(varying) != 1 or 1 not in (outer, inner):
+        return None
+    if dims(varying[0]) != dims(node.outputs[0]):
         return None
     weight, shift = outer * inner, outer * float(line[1])
     if weight == 1 or not 0.01 < weight < 1 or not 0 <= shift <= 1:

@@ -186,3 +186,20 @@ def test_a_gated_activation_is_a_factor_of_a_product(exact):
         return y * jax.nn.gelu(x, approximate=not exact) * (x + y)
 
     assert ops(check(fn, HARD[:, :8], HARD[:, 1:], opset=23)).count("Gelu") == 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, more: jnp.where(x >= 0, x, more(0.125) * x),
+        lambda x, more: jnp.where(x > 0, x, more(0.5) * jnp.expm1(x)),
+        lambda x, more: jnp.where(x > 0, x, more(0.5) * jnp.expm1(x / 0.5)),
+        lambda x, more: jnp.maximum(x, 0) + more(0.5) * jnp.expm1(jnp.minimum(x, 0) / 0.5),
+    ],
+    ids=["leaky", "elu", "celu", "celu-parts"],
+)
+def test_a_number_may_be_repeated_along_axes_that_nothing_else_has(fn):
+    def program(x):
+        return fn(x, lambda number: jnp.full((3 * x.shape[1],), number, x.dtype).reshape(3, x.shape[1]))
+
+    check(program, HARD[:1], dims=[(1, "N")], atol=3e-7)

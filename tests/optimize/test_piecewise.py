@@ -95,3 +95,19 @@ def test_infinities_become_finite() -> None:
     for other in (lambda x: jnp.nan_to_num(x, posinf=7.0), lambda x: jnp.where(x == jnp.inf, -largest, x)):
         assert "Equal" in ops(check(other, x))  # finite numbers above are as they are
     check(jnp.nan_to_num, np.float16([np.inf, -np.inf, np.nan, 65504, -65504, -0.0]))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, more: jnp.clip(x + 3, 0, 6) / more(6),
+        lambda x, more: jnp.clip(more(0.2) * x + 0.5, 0, 1),
+        lambda x, more: jnp.clip((x + 0.5) * more(0.2), 0, 1),
+    ],
+    ids=["divided", "line", "shifted"],
+)
+def test_a_number_may_be_repeated_along_axes_that_nothing_else_has(fn):
+    def program(x):
+        return fn(x, lambda number: jnp.full((3 * x.shape[1],), number, x.dtype).reshape(3, x.shape[1]))
+
+    check(program, HARD[:1], dims=[(1, "N")], atol=2e-7)
