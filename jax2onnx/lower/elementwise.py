@@ -117,8 +117,9 @@ def rsqrt(g: Builder, x: Val, **_: Any) -> Val:
 
 @lowers(lax.is_finite_p)
 def is_finite(g: Builder, x: Val) -> Val:
-    """Neither infinite nor NaN: its absolute value is smaller than infinity."""
-    return g.Less(g.Abs(x), np.asarray(np.inf, x.dtype))
+    """Neither infinite nor NaN: its absolute value is smaller than infinity. Some types of 8 bits have none."""
+    infinity = np.asarray(np.inf, x.dtype)
+    return g.Less(g.Abs(x), infinity) if np.isinf(infinity) else g.Not(g.IsNaN(x))
 
 
 @lowers(lax.round_p)

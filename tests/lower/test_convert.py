@@ -79,3 +79,8 @@ def test_a_product_with_a_condition_chooses(dtype):
     rows = np.stack([x, x[::-1]])
     check(lambda x, rows: ((x > 0) * jnp.log(x), x * (x < 1).astype(x.dtype), rows * (x > 0)), x, rows)
     check(lambda x: jax.jvp(lambda x: (jnp.nanmax(x), jnp.min(x[1:])), (x,), (x,)), x)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8, ids=lambda d: d.__name__)
+def test_what_is_finite_in_types_without_infinity(dtype):
+    check(jnp.isfinite, np.float32([0, -0.0, 1, -240, 0.3, 1e30, np.inf, -np.inf, np.nan]).astype(dtype))
