@@ -110,6 +110,27 @@ def test_modules_become_functions():
         check_run(exported, lambda x: network.apply(variables, x), X, rtol=1e-5, atol=1e-5)
 
 
+def test_modules_that_differ_in_what_compiled_functions_inside_hold_on_to():
+    def compiled(weights):
+        return jax.jit(lambda x: jnp.tanh(x @ weights) + 1)
+
+    draw = np.random.default_rng(1)
+    weights = [draw.normal(size=(4, 4)).astype(np.float32) for _ in range(2)]
+    layers = [compiled(w) for w in (*weights, weights[0].copy())]
+
+    def network(x):
+        for i, layer in enumerate(layers):
+            with jax.named_scope(f"layer_{i}"):
+                x = layer(x) * jnp.cos(x)
+        return x
+
+    model = check(network, X, functions="modules")
+    assert calls(model) == ["layer", "layer_2", "layer"]
+    marked = [onnx_function(layer, unique=True, name="marked") for layer in layers]
+    model = check(lambda x: marked[2](marked[1](marked[0](x))), X)
+    assert calls(model) == ["marked", "marked_2", "marked"]
+
+
 def test_a_formula_is_no_module():
     """`jnp.einsum` opens a scope that is named by it, in which attention would not be seen as a whole."""
     layer = nnx.MultiHeadAttention(2, 4, rngs=nnx.Rngs(0), decode=False)

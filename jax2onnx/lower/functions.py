@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from jax2onnx import compat
@@ -17,13 +19,25 @@ def call_function(g: Builder, closed: Any, args: Sequence[Val], mark: Marked) ->
     """Call the function with the body `closed`. Its constants (weights) become inputs, so that calls can share it."""
     session = g.session
     operands = [*args, *(g.const(compat.evaluation.as_array(c)) for c in closed.consts)]
-    key = (mark, str(closed.jaxpr), tuple((o.shape, o.dtype) for o in operands)) if mark.is_shared else object()
+    key: Any = object()
+    if mark.is_shared:
+        types = tuple((o.shape, o.dtype) for o in operands)
+        key = mark, str(closed.jaxpr), types, tuple(_constants_inside(closed.jaxpr))
     if key not in session.functions:
         session.functions[key] = _function(g, closed, operands, len(args), mark)
     function, dims = session.functions[key]
     outs = [(tuple(v.aval.shape), v.aval.dtype) for v in closed.jaxpr.outvars]
     extra = [g.dims.one(dim) for dim in dims]
     return g.op(function.name, *operands, *extra, domain=function.domain, out=outs)
+
+
+def _constants_inside(jaxpr: Any) -> Iterator[bytes]:
+    """A digest of each constant of what is called inside, none of which is in the text of a jaxpr."""
+    for eqn in jaxpr.eqns:
+        for inner in compat.programs.sub_jaxprs(eqn.params):
+            for constant in inner.consts:
+                yield hashlib.sha256(np.asarray(compat.evaluation.as_array(constant)).tobytes()).digest()
+            yield from _constants_inside(inner.jaxpr)
 
 
 def _function(g: Builder, closed: Any, operands: Sequence[Val], count: int, mark: Marked) -> tuple[ir.Function, list]:
