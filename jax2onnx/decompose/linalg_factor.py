@@ -20,7 +20,6 @@ from jax2onnx.decompose import linalg_small
 from jax2onnx.decompose.linalg_common import (
     adjoint,
     at,
-    diagonal,
     hermitian,
     indices,
     is_complex,
@@ -47,15 +46,16 @@ def _cholesky(a: Array) -> Array:
         return a
     index = indices(n)
 
-    def step(u: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+    def step(u: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
         i, row = inputs
         row = row - jnp.conj(at(u, i, 1)) @ u
-        return replace(u, i, jnp.where(index >= i, row / jnp.sqrt(jnp.real(at(row, i))), 0)), None
+        pivot = jnp.real(at(row, i))
+        return replace(u, i, jnp.where(index >= i, row / jnp.sqrt(pivot), 0)), pivot
 
     full = hermitian(a, lower=True)
-    u = lax.scan(step, jnp.zeros_like(a), (index, full))[0]
-    positive = jnp.all(jnp.real(diagonal(u)) > 0)
-    return nan_unless(positive, jnp.where(on_or_below(n, n), adjoint(u), a))
+    u, pivots = lax.scan(step, jnp.zeros_like(a), (index, full))
+    fails = jnp.any(pivots <= 0)  # a NaN is no failure: only what depends on it is NaN
+    return nan_unless(~fails, jnp.where(on_or_below(n, n), adjoint(u), a))
 
 
 @decomposes(cholesky_update_p)

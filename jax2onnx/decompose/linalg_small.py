@@ -84,16 +84,16 @@ def _rows(x: Array, order: Array) -> Array:
 def cholesky(a: Array) -> Array:
     """L with L L^T = a, of which only the lower triangle is read; the upper one is left in the result."""
     n = a.shape[0]
-    rest, columns, positive = a, [], []
+    rest, columns, fails = a, [], []
     for k in range(n):
         pivot = rest[:1, :1]
-        positive.append(pivot > 0)
+        fails.append(pivot <= 0)  # a NaN is no failure: only what depends on it is NaN
         root = jnp.sqrt(pivot)
         below = rest[1:, :1] / root
         columns.append(jnp.concatenate([a[:k, k : k + 1], root, below] if k < n - 1 else [a[:k, k : k + 1], root]))
         rest = rest[1:, 1:] - below * jnp.swapaxes(below, 0, 1)
-    ok = jnp.all(jnp.concatenate(positive), 0)
-    return jnp.where(ok, jnp.concatenate(columns, 1), np.asarray(np.nan, a.dtype))
+    failed = jnp.any(jnp.concatenate(fails), 0)
+    return jnp.where(failed, np.asarray(np.nan, a.dtype), jnp.concatenate(columns, 1))
 
 
 @over_batches(2, 2, apply=batch_last)

@@ -51,6 +51,16 @@ def test_cholesky_of_what_is_not_positive_definite():
     np.testing.assert_allclose(actual, lax.linalg.cholesky_p.bind(bad), rtol=1e-15)
 
 
+@pytest.mark.parametrize("n", [1, 3, 5, 20])
+def test_cholesky_of_what_has_a_nan(n):
+    """Only what is computed with it is NaN."""
+    a = random(n, n)
+    for place in {(0, 0), (n - 1, 0), (n - 1, n // 2), (n - 1, n - 1)}:
+        bad = a @ a.T + np.eye(n)
+        bad[place] = np.nan
+        check(jnp.linalg.cholesky, bad)
+
+
 def test_cholesky_update():
     r, w = np.triu(random(6, 6)), random(6, seed=1)
     for vector in (w, np.zeros(6), w * (np.arange(6) > 2)):
