@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen, nnx
+from jax.extend.core import ClosedJaxpr
 
 from jax2onnx import onnx_function, to_onnx
 from tests.helpers import check, check_run
@@ -129,6 +130,23 @@ def test_modules_that_differ_in_what_compiled_functions_inside_hold_on_to():
     marked = [onnx_function(layer, unique=True, name="marked") for layer in layers]
     model = check(lambda x: marked[2](marked[1](marked[0](x))), X)
     assert calls(model) == ["marked", "marked_2", "marked"]
+
+
+def test_one_jaxpr_with_several_constants():
+    """Modules and repeated layers that call the same jaxpr differ in the constants that it is closed over with."""
+    (call,) = jax.make_jaxpr(jax.jit(lambda x: jnp.tanh(x @ np.eye(4, dtype=np.float32)) + 1))(X[0]).eqns
+    weights = np.random.default_rng(2).normal(size=(3, 4, 4)).astype(np.float32)
+    bodies = [ClosedJaxpr(call.params["jaxpr"].jaxpr, [w]) for w in weights]
+
+    def network(x, layers):
+        for i in layers:
+            with jax.named_scope(f"layer_{i}"):
+                (x,) = call.primitive.bind(x, **call.params | {"jaxpr": bodies[i]})
+                x = jnp.cos(x) * jnp.exp(-x * x) + jnp.sin(x)
+        return x
+
+    check(lambda x: network(x, range(3)), X[0], functions="modules")
+    check(lambda x: network(x, [i % 3 for i in range(30)] + [0] * 10), X[0], rtol=1e-3)
 
 
 def test_a_formula_is_no_module():

@@ -26,17 +26,18 @@ MIN_EQUATIONS = 2
 def outline(closed: ClosedJaxpr) -> ClosedJaxpr:
     """`closed` with each run of equations in one named scope as a call. Calls are entered, but not loops and branches:
     formulas are recognised in their bodies."""
-    done: dict[int, ClosedJaxpr] = {}  # by the identity of what `closed` keeps alive
+    done: dict[tuple[int, ...], ClosedJaxpr] = {}  # by the identity of what `closed` keeps alive
 
     def visit(closed: ClosedJaxpr) -> ClosedJaxpr:
         jaxpr = closed.jaxpr
-        if id(jaxpr) not in done:
+        key = (id(jaxpr), *map(id, closed.consts))
+        if key not in done:
             entered = [enter(eqn) for eqn in jaxpr.eqns]
             # Constants become arguments of the calls that use them, as all other values from outside.
             eqns = _outlined(entered, {v for v in jaxpr.outvars if not isinstance(v, Literal)}, 0)
             changed = len(eqns) != len(jaxpr.eqns) or any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True))
-            done[id(jaxpr)] = compat.programs.with_equations(closed, eqns) if changed else closed
-        return done[id(jaxpr)]
+            done[key] = compat.programs.with_equations(closed, eqns) if changed else closed
+        return done[key]
 
     def enter(eqn: Any) -> Any:
         params = (

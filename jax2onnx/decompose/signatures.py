@@ -17,7 +17,7 @@ class Signatures:
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
-        self._jaxprs: dict[int, Any] = {}
+        self._jaxprs: dict[tuple[int, ...], Any] = {}
         self._kept_alive: list[Any] = []  # what has its id() in a key
         self._unequal = 0
 
@@ -72,11 +72,11 @@ class Signatures:
 
     def _structure(self, closed: ClosedJaxpr) -> Any:
         """What a called function does, as a number."""
-        jaxpr = closed.jaxpr
-        if id(jaxpr) not in self._jaxprs:
+        key = (id(closed.jaxpr), *map(id, closed.consts))
+        if key not in self._jaxprs:
             self._kept_alive.append(closed)
-            self._jaxprs[id(jaxpr)] = self._number(self._program(closed))
-        return self._jaxprs[id(jaxpr)]
+            self._jaxprs[key] = self._number(self._program(closed))
+        return self._jaxprs[key]
 
     def _program(self, closed: ClosedJaxpr) -> Any:
         jaxpr = closed.jaxpr
