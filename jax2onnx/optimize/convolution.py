@@ -200,7 +200,8 @@ def merge_padding(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def _hold_steps(sizes: Dims, dilations: Sequence[int] | None) -> bool:
     """Are axes as long as the steps in a window, which could step over them else? A window of nothing but padding is
     the least finite number to ONNX Runtime."""
-    return dilations is None or all(isinstance(n, int) and n >= d for n, d in zip(sizes, dilations, strict=True))
+    steps = zip(sizes, dilations, strict=True) if dilations is not None else ()
+    return all(step == 1 or (isinstance(size, int) and size >= step) for size, step in steps)
 
 
 LAST = RuleSet()
