@@ -110,6 +110,8 @@ def _parse(text: str) -> ast.expr:
 
 def _evaluate(node: ast.expr, scope: SymbolicScope, text: str) -> Dim:
     match node:
+        case ast.Name(id=name) if name in _FUNCTIONS:
+            raise InputError(f"The dimension {text!r} cannot be computed: {name} is a function of two dimensions.")
         case ast.Name(id=name):
             return symbolic_shape(name, scope=scope)[0]
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
@@ -122,8 +124,11 @@ def _evaluate(node: ast.expr, scope: SymbolicScope, text: str) -> Dim:
             function = _FUNCTIONS[name]
         case _:
             raise _not_a_dimension(text)
+    a, b = (_evaluate(operand, scope, text) for operand in (left, right))
+    if function is operator.pow and not isinstance(b, int):
+        raise InputError(f"The dimension {text!r} cannot be computed: the exponent {b} is no number.")
     try:
-        return function(_evaluate(left, scope, text), _evaluate(right, scope, text))
+        return function(a, b)
     except (ArithmeticError, TypeError, ValueError) as error:
         raise InputError(f"The dimension {text!r} cannot be computed: {error}") from error
 

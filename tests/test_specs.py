@@ -164,6 +164,8 @@ def test_constraints() -> None:
         ([("None", "open('x')")], "is not a dimension"),
         ([("1.5",)], "is not a dimension"),
         ([("B // 0", "B")], "cannot be computed"),
+        ([("max", "B")], "max is a function of two dimensions"),
+        ([("2 ** B", "B")], "the exponent B is no number"),
         ([(-1, 3)], "negative dimension -1"),
         ([("-3",)], "negative dimension -3"),
         ([Struct((2.5,), F32)], r"a float \(2.5\) in its shape"),
