@@ -168,9 +168,10 @@ def to_onnx(
         specs = input_specs(inputs, default_dtype, constraints)
     rules = {**LOWERINGS, **(lowerings or {})}
     source = source_of(fn)
-    arguments = specs if weights is None else [weight_specs(weights), *specs]
-    wide = enable_double_precision or jax.config.jax_enable_x64 or needs_x64(arguments)
+    abstract = [weight for weight in jax.tree.leaves(weights) if isinstance(weight, jax.ShapeDtypeStruct)]
+    wide = enable_double_precision or jax.config.jax_enable_x64 or needs_x64([specs, abstract])
     with compat.evaluation.x64(wide), jax.disable_jit(False):  # so that loops stay loops
+        arguments = specs if weights is None else [weight_specs(weights), *specs]
         if random == "noise":
             noisy = noise_as_input(source.fn, arguments, input_params or {})
             source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs
@@ -231,7 +232,7 @@ def to_onnx(
         options["given"] = jax.tree.leaves(weights) if weights_as_inputs else []
         function = functools.partial(source.fn, loaded(weights, baked)) if inside else source.fn
         taken = specs if inside else arguments
-        log.info(verify_model(function, taken, exported, input_params, x64=enable_double_precision, **options))
+        log.info(verify_model(function, taken, exported, input_params, x64=wide, **options))
 
     if return_mode != "ir" or verify:  # which run the code of loaders and runtimes
         resume_garbage_collection()

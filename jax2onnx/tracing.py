@@ -81,7 +81,7 @@ def _trace(fn: Callable[..., Any], args: Sequence[Any], traced: Mapping[str, Any
         return outputs
 
     specs = (tuple(args), dict(traced))
-    specs = jax.tree.map(_spec, specs)
+    specs = jax.tree.map(spec_of, specs)
     try:
         jaxpr, out_shape = jax.make_jaxpr(flat_fn, return_shape=True)(*specs)
     except Inconclusive as error:
@@ -116,10 +116,12 @@ def _check_constants(closed: ClosedJaxpr) -> None:
             )
 
 
-def _spec(leaf: Any) -> Any:
+def spec_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The type of a value. A Python number is weakly typed: what it is combined with keeps its dtype."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
-    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf))
+    dtype, weak_type = jax.dtypes.result_type(leaf, return_weak_type_flag=True)
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=weak_type)
 
 
 def _check_outputs(fn: Callable[..., Any], outputs: Any) -> None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from jax2onnx.errors import InputError
 from jax2onnx.paths import tree_paths
 from jax2onnx.streaming import StreamedTensor, from_devices, is_elsewhere, pieces_of
+from jax2onnx.tracing import spec_of
 
 Loader = Callable[[str], Any]
 
@@ -35,7 +36,7 @@ def weight_specs(weights: Any) -> Any:
 
 def _spec(path: str, leaf: Any) -> jax.ShapeDtypeStruct:
     try:
-        return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf))
+        return spec_of(leaf)
     except (TypeError, ValueError):
         raise InputError(f"{path} is {leaf!r}; a weight is an array, a number or a jax.ShapeDtypeStruct.") from None
 

@@ -124,6 +124,15 @@ def test_keyword_arguments_become_inputs_where_they_can_be_traced():
     assert shape_of(model.graph.input[1]) == []
 
 
+def test_keyword_arguments_that_are_numbers_are_weakly_typed():
+    model = to_onnx(lambda x, *, scale: x * scale, ["bf16[3]"], input_params={"scale": 2.0}, verify=True)
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16
+    model = to_onnx(lambda x, *, scale: x * scale, ["i8[3]"], input_params={"scale": 2}, verify=True)
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT8
+    model = to_onnx(lambda x, *, scale: x * scale, ["bf16[3]"], input_params={"scale": np.float32(2)}, verify=True)
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+
+
 # ------------------------------------------------------------------------------------------------------ bad input
 
 

@@ -58,6 +58,29 @@ def test_weights_are_initializers():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
 
 
+@pytest.mark.parametrize("scale", [2.0, 3, jnp.asarray(2.0)])
+@pytest.mark.parametrize("spec", ["bf16[3]", "i8[3]", "f32[3]"])
+def test_a_weight_that_is_a_number_is_weakly_typed(scale, spec):
+    to_onnx(lambda w, x: x * w["scale"], [spec], weights={"scale": scale}, verify=True)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.complex128])
+def test_weights_of_64_bits_are_what_jax_makes_of_them(dtype, wide):
+    weights = {"big": np.arange(300).astype(dtype) * dtype(3), "small": np.asarray([1, 2, 3], dtype)}
+    fn = lambda w, x: (x * w["big"], w["small"] + 1)  # noqa: E731
+    model = to_onnx(fn, [(300,)], weights=weights, enable_double_precision=wide, verify=True)
+    assert model.graph.output[1].type.tensor_type.elem_type in ((11, 7) if wide else (1, 6))
+
+
+def test_abstract_weights_of_64_bits_are_read_as_such():
+    content = np.linspace(0, 1, 300)
+    weights = {"w": jax.ShapeDtypeStruct((300,), np.float64), "b": content}
+    fn = lambda w, x: x * w["w"] + w["b"]  # noqa: E731
+    model = to_onnx(fn, [(300,)], weights=weights, load_weight=lambda name: content, verify=True)
+    assert [i.data_type for i in model.graph.initializer] == [11, 11]
+
+
 def test_weights_as_inputs():
     model = to_onnx(apply, [("B", 100)], weights=PARAMS, weights_as_inputs=True, verify=True)
     assert [i.name for i in model.graph.input] == ["params/dense/bias", "params/dense/kernel", "x"]

@@ -108,5 +108,5 @@ def _weight(g: Builder, weight: Weight, aval: Any) -> Val:
         return g.session.weight(g, weight.value, tuple(aval.shape), aval.dtype, weight.name)
     array = weight.value
     if not is_elsewhere(array) or array.dtype != aval.dtype:  # keys and complex numbers have other types in ONNX
-        array = at_boundary(array)
+        array = at_boundary(array).astype(aval.dtype, copy=False)  # 64 bits are 32 for JAX, unless x64 is on
     return g.session.constant(g, array, weight.name)
