@@ -152,7 +152,7 @@ def _plan(jaxpr: Any) -> dict[int, Draw | None]:
                 if sum(not isinstance(v, Literal) for v in jaxpr.eqns[following[0]].invars) != 1:
                     break
                 chain += following
-            if _is_unit_float(jaxpr.eqns[chain[-1]]):
+            if _is_uniform([jaxpr.eqns[k] for k in chain]):
                 plan |= {**dict.fromkeys(chain), chain[-1]: _draw("uniform", jaxpr.eqns[chain[-1]])}
             else:
                 plan[i] = _draw("bits", eqn)
@@ -162,6 +162,21 @@ def _plan(jaxpr: Any) -> dict[int, Draw | None]:
 def _is_unit_float(eqn: Any) -> bool:
     """JAX makes bits a float between 1 and 2, and subtracts 1: the end of a chain that `_plan` follows."""
     return eqn.primitive is P.sub_p and isinstance(eqn.invars[1], Literal) and eqn.invars[1].val == 1.0
+
+
+def _is_uniform(chain: Sequence[Any]) -> bool:
+    """Whether equations make of random bits what JAX makes of them: a float in [0, 1), with all bits that it has."""
+    bits, *rest = chain
+    if not rest or not _is_unit_float(rest[-1]):
+        return False
+    dtype, result = bits.outvars[0].aval.dtype, rest[-1].outvars[0].aval.dtype
+    with jax.ensure_compile_time_eval():
+        found = []
+        for x in (jax.numpy.zeros((), dtype), ~jax.numpy.zeros((), dtype)):
+            for eqn in rest:
+                x = eqn.primitive.bind(*(v.val if isinstance(v, Literal) else x for v in eqn.invars), **eqn.params)
+            found.append(float(x))
+    return found == [0.0, 1.0 - float(jax.numpy.finfo(result).eps)]
 
 
 def _draw(kind: str, eqn: Any) -> Draw:

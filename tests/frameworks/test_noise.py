@@ -144,6 +144,28 @@ def test_draws_without_end(draw: Callable[[Any], Any], message: str) -> None:
     assert "test_noise.py" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda bits: bits.astype(jnp.float32) - 1.0,
+        lambda bits: jax.lax.bitcast_convert_type(bits | 1, jnp.float32) - 1.0,
+        lambda bits: jax.lax.bitcast_convert_type((bits >> 12) | 0x3F800000, jnp.float32) - 1.0,
+        lambda bits: (bits >> 31).astype(jnp.float32) - 1.0,
+    ],
+)
+def test_floats_that_are_made_of_bits_otherwise_are_not_uniform(fn: Callable[[Any], Any]) -> None:
+    model = export(lambda key: fn(jax.random.bits(key, (3,))), [KEY])
+    assert inputs_of(model) == {"noise/bits_0": [3]}
+    bits = np.uint32([0, 12345, 2**31 + 3])
+    assert_same(jax2onnx.load(model)({"bits_0": bits}), fn(jnp.asarray(bits)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_uniform_floats_of_each_size(dtype: str) -> None:
+    model = export(lambda key: jax.random.uniform(key, (3,), dtype), [KEY])
+    assert inputs_of(model) == {"noise/uniform_0": [3]}
+
+
 def test_wrong_usage() -> None:
     with pytest.raises(jax2onnx.InputError, match="draws no random numbers"):
         export(jnp.sin, [(3,)])
