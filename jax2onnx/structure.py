@@ -67,12 +67,14 @@ def rebuild(description: Any, values: Mapping[str, Any]) -> Any:
 @functools.cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
     """The same class each time: trees of different classes cannot be combined."""
-    return collections.namedtuple(name, fields)  # type: ignore[misc]
+    return collections.namedtuple(name, fields, rename=True)  # type: ignore[misc]
 
 
 def assign(description: Any, tree: Any) -> dict[str, Any]:
     """The value of each name, taken from a tree of this structure. Raises ValueError where the tree is different."""
     if description is None:
+        if tree is not None:
+            raise ValueError(f"expected None, got a {type(tree).__name__}")
         return {}
     if isinstance(description, str):
         return {description: tree}

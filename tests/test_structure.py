@@ -115,3 +115,17 @@ def test_what_is_no_model_is_not_loaded(tmp_path: Path, content: bytes | None) -
 def test_what_a_model_does_not_take(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load(to_onnx(lambda x: x + 1, [("B", 3)]))(given)
+
+
+def test_a_named_tuple_with_names_that_python_made() -> None:
+    kind = collections.namedtuple("kind", ["a", "def"], rename=True)  # type: ignore[misc]  # noqa: PYI024
+    result = load(to_onnx(lambda x: kind(x, x + 1), [(3,)]))(np.ones(3, np.float32))
+    np.testing.assert_array_equal(result._1, [2, 2, 2])
+
+
+def test_nothing_is_given_where_the_function_was_given_nothing() -> None:
+    model = load(to_onnx(lambda x, mask: x if mask is None else x * mask, [(3,), None]))
+    x = np.ones(3, np.float32)
+    np.testing.assert_array_equal(model(x, None), x)
+    with pytest.raises(InputError, match="expected None, got a ndarray"):
+        model(x, x)
