@@ -56,6 +56,8 @@ def bake(weights: Any, names: Sequence[str], loader: Loader | None) -> list[Weig
             baked.append(Weight(name, leaf))
         elif loader is None:
             raise InputError(f"The weight {name!r} has no content. Give load_weight, a function from names to arrays.")
+        elif names.count(name) > 1:
+            raise InputError(f"Several weights have the path {name!r}: load_weight could not tell them apart.")
         else:
             baked.append(Weight(name, _lazy(name, leaf, loader)))
     return baked

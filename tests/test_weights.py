@@ -124,6 +124,12 @@ def test_abstract_weights_need_a_loader():
         to_onnx(apply, [("B", 100)], weights=specs)
 
 
+def test_weights_with_one_path_cannot_be_read():
+    spec = jax.ShapeDtypeStruct((300,), np.float32)
+    with pytest.raises(InputError, match="Several weights have the path 'w/a/b'"):
+        to_onnx(lambda w, x: x, [(3,)], weights={"a/b": spec, "a": {"b": spec}}, load_weight=lambda name: 0)
+
+
 def test_wrong_arguments_of_a_loaded_model():
     model = load(to_onnx(lambda batch: batch["a"] + 1, [{"a": (2,)}]))
     np.testing.assert_array_equal(model({"a": np.zeros(2, np.float32)}), np.ones(2))
