@@ -49,7 +49,7 @@ def _trace_or_bake(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     baked = {name: value for name, value in kwargs.items() if name not in traced}
     try:
         return _trace(fn, args, traced, baked)
-    except _NOT_TRACEABLE:
+    except Exception:  # the function says in its own way what it does not take: assertions, type checkers, ...
         if not traced:
             raise
     # Find out which of them have to be known: bake in those that fail when they are traced alone.
@@ -57,13 +57,10 @@ def _trace_or_bake(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
         others = {k: v for k, v in kwargs.items() if k != name}
         try:
             _trace(fn, args, {name: kwargs[name]}, others)
-        except _NOT_TRACEABLE:
+        except Exception:
             log.info("input_params[%r] is baked into the model: the function needs its value while it is traced", name)
             baked[name] = traced.pop(name)
     return _trace(fn, args, traced, baked)
-
-
-_NOT_TRACEABLE = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError, ValueError, AttributeError)
 
 
 def _can_be_input(value: Any) -> bool:
@@ -174,7 +171,7 @@ def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     signature = _signature(fn)
     parameters = list(signature.parameters.values()) if signature else []
     star = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "in")
-    names = [p.name for p in parameters[:count] if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [names[i] if i < len(names) else f"{star}_{i}" for i in range(count)]
 
 

@@ -133,6 +133,24 @@ def test_keyword_arguments_that_are_numbers_are_weakly_typed():
     assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
 
 
+def test_keyword_arguments_that_a_function_asserts_to_be_python_values_are_baked_in():
+    def fn(x, *, train, steps, scale):
+        assert isinstance(train, bool)
+        if not isinstance(steps, int):
+            raise NotImplementedError(steps)
+        return x * steps * scale if train else x
+
+    model = to_onnx(fn, [(3,)], input_params={"train": True, "steps": 3, "scale": 2.0}, verify=True)
+    assert inputs_of(model) == ["x", "scale"]
+
+
+def test_arguments_of_star_args_do_not_get_the_names_of_keywords():
+    model = to_onnx(lambda *xs, scale: xs[0] - xs[1] * scale, [(3,), (3,)], {"scale": 2.0})
+    assert inputs_of(model) == ["xs_0", "xs_1", "scale"]
+    model = to_onnx(lambda a, *xs, scale: a - xs[0] * xs[1] * scale, [(3,), (3,), (3,)], {"scale": 2.0})
+    assert inputs_of(model) == ["a", "xs_1", "xs_2", "scale"]
+
+
 # ------------------------------------------------------------------------------------------------------ bad input
 
 

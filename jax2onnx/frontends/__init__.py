@@ -77,7 +77,7 @@ def parameter_names(fn: Any, count: int) -> list[str]:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature
         parameters = []
-    named = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [named[i] if i < len(named) else str(i) for i in range(count)]
 
 
