@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jax2onnx.errors import InputError
+
 MARK = "onnx_function:"
 DEFAULT_NAMESPACE = "custom"
+_OPERATORS = ("ai.onnx", "com.microsoft", "com.ms.", "jax2onnx.")
 
 
 class Marked(NamedTuple):
@@ -68,12 +71,20 @@ def onnx_function(
 
     def decorate(target: Any) -> Any:
         mark = Marked(namespace or DEFAULT_NAMESPACE, name or type or target.__name__, unique)
+        for option, text in (("namespace", mark.namespace), ("name", mark.name)):
+            if ":" in text:
+                raise InputError(f"{option} is {text!r}; it cannot have a colon.")
+        if mark.namespace.startswith(_OPERATORS):  # those of the same name would be run in place of the function
+            raise InputError(f"namespace is {mark.namespace!r}, which has operators of its own: give another one.")
         if inspect.isclass(target):
             setattr(target, "__call__", marked(target.__call__, mark))  # noqa: B010  (mypy knows no other way)
             return target
         return marked(target, mark)
 
     return decorate if target is None else decorate(target)
+
+
+_ARRAY = object()
 
 
 def marked(fn: Callable[..., Any], mark: Marked) -> Callable[..., Any]:
@@ -90,9 +101,15 @@ def marked(fn: Callable[..., Any], mark: Marked) -> Callable[..., Any]:
             rest = iter(arrays)
             filled = [next(rest) if traced else leaf for leaf, traced in zip(leaves, is_traced, strict=True)]
             filled_args, filled_kwargs = jax.tree.unflatten(tree, filled)
-            return fn(*filled_args, **filled_kwargs)
+            results, result_tree = jax.tree.flatten(fn(*filled_args, **filled_kwargs))
+            # Sizes, numbers and texts stay what they are.
+            returned[:] = [(result_tree, [_ARRAY if isinstance(r, jax.Array) else r for r in results])]
+            return [r for r in results if isinstance(r, jax.Array)]
 
         body.__name__ = body.__qualname__ = str(mark)
-        return jax.jit(body)(*(leaf for leaf, traced in zip(leaves, is_traced, strict=True) if traced))
+        returned: list[Any] = []
+        made = iter(jax.jit(body)(*(leaf for leaf, traced in zip(leaves, is_traced, strict=True) if traced)))
+        ((result_tree, results),) = returned
+        return jax.tree.unflatten(result_tree, [next(made) if r is _ARRAY else r for r in results])
 
     return call

@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import linen, nnx
 from jax.extend.core import ClosedJaxpr
 
-from jax2onnx import onnx_function, to_onnx
+from jax2onnx import InputError, onnx_function, to_onnx
 from tests.helpers import check, check_run
 
 X = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
@@ -61,6 +62,29 @@ class Network(nnx.Module):
         for block in self.blocks:
             x = block(x)
         return x
+
+
+@pytest.mark.parametrize("options", [{"namespace": "com.microsoft"}, {"namespace": "ai.onnx"}, {"name": "a:b"}])
+def test_names_that_would_be_read_as_others(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        onnx_function(lambda x: jnp.sin(x), **{"name": "Gelu", **options})
+
+
+def test_results_that_are_no_arrays_stay_as_they_are():
+    @onnx_function
+    def fn(x):
+        return x.shape[0], {"text": "a", "number": 2.0, "none": None, "sin": jnp.sin(x)}
+
+    def whole(x):
+        size, results = fn(x)
+        assert results["text"] == "a"
+        assert results["none"] is None
+        return results["sin"] * results["number"] + jnp.arange(size, dtype=x.dtype)
+
+    x = np.linspace(0, 1, 5, dtype=np.float32)
+    for transformed in (whole, jax.grad(lambda x: whole(x).sum())):
+        assert "fn" in [node.op_type for node in check(transformed, x, dims=[("B",)]).graph.node]
+    check(jax.vmap(whole), x[None], dims=[("B", "T")])
 
 
 def test_equal_calls_share_a_body_and_pass_their_weights():

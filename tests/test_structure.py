@@ -118,7 +118,7 @@ def test_what_a_model_does_not_take(given: Any, message: str) -> None:
 
 
 def test_a_named_tuple_with_names_that_python_made() -> None:
-    kind = collections.namedtuple("kind", ["a", "def"], rename=True)  # type: ignore[misc]  # noqa: PYI024
+    kind = collections.namedtuple("kind", ["a", "def"], rename=True)  # type: ignore[misc]
     result = load(to_onnx(lambda x: kind(x, x + 1), [(3,)]))(np.ones(3, np.float32))
     np.testing.assert_array_equal(result._1, [2, 2, 2])
 
