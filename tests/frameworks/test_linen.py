@@ -200,6 +200,44 @@ def test_a_bound_module_and_a_method_of_one() -> None:
     assert "params/decoder/kernel" in {i.name for i in exported.graph.initializer}
 
 
+def test_apply_takes_the_variables_as_weights() -> None:
+    module, x = nn.Dense(3), np.ones((2, 4), np.float32)
+    variables = module.init(jax.random.key(0), x)
+    model = jax2onnx.to_onnx(module.apply, [("B", 4)], weights=variables, verify=True)
+    assert sorted(i.name for i in model.graph.initializer) == [
+        "variables/params/bias",
+        "variables/params/kernel",
+    ]
+
+
+class _Noisy(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.BatchNorm(use_running_average=False)(nn.Dropout(0.5, deterministic=False)(x))
+
+
+class _Outer(nn.Module):
+    def setup(self) -> None:
+        self.inner = _Noisy()
+
+    def __call__(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+def test_a_bound_module_draws_and_changes_what_it_is_bound_to() -> None:
+    key, x = jax.random.key(3), np.random.default_rng(0).standard_normal((5, 4), np.float32)
+    rngs = {"dropout": key}
+    variables = _Outer().init({"params": key, **rngs}, x)
+
+    def bound() -> Any:
+        return _Outer().bind(variables, rngs=rngs, mutable=["batch_stats"])
+
+    check_run(jax2onnx.to_onnx(bound(), [(5, 4)]), lambda x: bound()(x), x)
+    check_run(jax2onnx.to_onnx(bound().inner, [(5, 4)]), lambda x: bound().inner(x), x)
+    with_statistics = jax2onnx.to_onnx(bound(), [(5, 4)], {"mutable": ["batch_stats"]})
+    assert len(with_statistics.graph.output) == 3
+
+
 def test_training_gives_the_new_batch_statistics() -> None:
     module, variables = Net(), variables_of(Net(), PICTURE)
     key = jax.random.key(3)
