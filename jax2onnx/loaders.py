@@ -74,9 +74,11 @@ class _Names:
     def __getitem__(self, name: str) -> str:
         own = _plain(name)
         _, _, without_argument = own.partition("/")
-        for candidate in (own, without_argument):
-            if candidate in self._stored:
-                return self._stored[candidate]
+        found = [self._stored[candidate] for candidate in (own, without_argument) if candidate in self._stored]
+        if len(found) > 1:
+            raise InputError(f"{self._path!r} has both {found[0]!r} and {found[1]!r}: {name!r} may be any of them.")
+        if found:
+            return found[0]
         close = difflib.get_close_matches(without_argument or own, self._stored, n=3, cutoff=0.5)
         hint = f" It has {', '.join(repr(self._stored[name]) for name in close)}." if close else ""
         raise InputError(f"{self._path!r} has no weight {name!r}.{hint}")

@@ -149,6 +149,15 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
         safetensors(tmp_path / "twice.safetensors")
 
 
+def test_a_path_that_may_be_two_weights_is_not_guessed(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"kernel": normal(30), "w.kernel": normal(30), "bias": normal(30)}, file)
+    load_weight = safetensors(file)
+    np.testing.assert_array_equal(load_weight("w/bias"), normal(30))
+    with pytest.raises(InputError, match=r"has both 'w\.kernel' and 'kernel': 'w/kernel' may be any of them"):
+        load_weight("w/kernel")
+
+
 def run(script: str, *arguments: object, **environment: str) -> str:
     """What a script prints, in a process of its own."""
     result = subprocess.run(
