@@ -173,7 +173,7 @@ def to_onnx(
     with compat.evaluation.x64(wide), jax.disable_jit(False):  # so that loops stay loops
         arguments = specs if weights is None else [weight_specs(weights), *specs]
         if random == "noise":
-            noisy = noise_as_input(source.fn, arguments, input_params or {})
+            noisy = noise_as_input(source.fn, arguments, input_params or {}, kept=int(weights is not None))
             source, arguments, input_params = source._replace(fn=noisy.fn), noisy.args, noisy.kwargs
             specs = arguments if weights is None else arguments[1:]
         program = trace(source.fn, arguments, input_params or {})

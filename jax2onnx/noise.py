@@ -47,10 +47,10 @@ class Noisy(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Noisy:
+def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], kept: int = 0) -> Noisy:
     """`fn` with its draws as an argument, and without the arguments that only decided what is drawn.
 
-    `args` are specs and `kwargs` values, as for `tracing.trace`.
+    `args` are specs and `kwargs` values, as for `tracing.trace`. The first arguments, as many as are `kept`, stay.
     """
     program = trace(fn, args, kwargs)
     draws = list(_draws_in(program.jaxpr, ()))
@@ -67,7 +67,8 @@ def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
         jax.tree.unflatten(tree, compat.programs.used_inputs(c)[: len(flat)]) for c in (program.jaxpr, replaced)
     )
     (positional, named), (used, named_used), (still_used, named_still_used) = program.inputs, before, after
-    left_args = [not _only_for_draws(*uses) for uses in zip(used, still_used, positional, strict=True)]
+    dropped = [_only_for_draws(*uses) for uses in zip(used, still_used, positional, strict=True)]
+    left_args = [i < kept or not drop for i, drop in enumerate(dropped)]
     left_kwargs = {k for k in named if not _only_for_draws(named_used[k], named_still_used[k], named[k])}
     baked = {k: jax.tree.map(_zeros, named[k]) if k in named else v for k, v in kwargs.items() if k not in left_kwargs}
 
@@ -79,8 +80,11 @@ def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
         return jax.tree.unflatten(jax.tree.structure(out), results)
 
     left_names = [name for name, left in zip(argument_names(fn, len(args)), left_args, strict=True) if left]
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in (*left_names, NOISE)]
-    keywords = inspect.Parameter("keywords", inspect.Parameter.VAR_KEYWORD)
+    name = NOISE
+    while name in left_names:
+        name += "_"
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in (*left_names, name)]
+    keywords = inspect.Parameter("keywords_" if "keywords" in left_names else "keywords", inspect.Parameter.VAR_KEYWORD)
     call.__signature__ = inspect.Signature([*parameters, keywords])  # type: ignore[attr-defined]
     left_specs = [arg for arg, left in zip(args, left_args, strict=True) if left]
     return Noisy(call, [*left_specs, specs], {k: v for k, v in kwargs.items() if k in left_kwargs})

@@ -166,6 +166,16 @@ def test_uniform_floats_of_each_size(dtype: str) -> None:
     assert inputs_of(model) == {"noise/uniform_0": [3]}
 
 
+def test_weights_that_are_only_keys() -> None:
+    model = export(lambda w, x: x + jax.random.normal(w["key"], (3,)), [(3,)], weights={"key": KEY}, verify=True)
+    assert inputs_of(model) == {"x": [3], "noise/normal_0": [3]}
+
+
+def test_arguments_with_the_names_of_what_is_added() -> None:
+    model = export(lambda noise, keywords, key: noise * keywords + jax.random.normal(key, (3,)), [(3,), (3,), KEY])
+    assert inputs_of(model) == {"noise": [3], "keywords": [3], "noise_/normal_0": [3]}
+
+
 def test_wrong_usage() -> None:
     with pytest.raises(jax2onnx.InputError, match="draws no random numbers"):
         export(jnp.sin, [(3,)])
