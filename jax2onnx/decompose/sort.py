@@ -104,8 +104,9 @@ def take_along(x: Array, indices: Array, axis: int) -> Array:
     return lax.slice(taken, (0,) * x.ndim, shape) if any(more) else taken
 
 
-def sort_keys(x: Array) -> list[Array]:
-    """Keys for `ordered`, the most significant first, in the order of `x`: NaN last, and -0.0 equal to 0.0."""
+def sort_keys(x: Array, nan_is_first: bool = False) -> list[Array]:
+    """Keys for `ordered`, the most significant first, in the order of `x`: NaN last (or first, of few bits), and -0.0
+    equal to 0.0."""
     if x.dtype == bool or jnp.issubdtype(x.dtype, np.integer):
         return [_integer_key(x)]
     nan = x != x
@@ -114,7 +115,13 @@ def sort_keys(x: Array) -> list[Array]:
     wide = np.float64 if x.dtype == np.float32 else np.float32
     # A wider float has room above all finite values: infinity moves there, and NaN becomes infinite.
     y = x.astype(wide)
-    return [lax.select(nan, lax.full_like(y, np.inf), lax.min(y, jnp.finfo(wide).max))]
+    end = -np.inf if nan_is_first else np.inf
+    return [lax.select(nan, lax.full_like(y, end), lax.min(y, jnp.finfo(wide).max))]
+
+
+def _has_nan_first(x: Array) -> bool:
+    """Is the NaN that JAX makes of all of them, before it sorts, one whose sign bit is set? The only one of fnuz is."""
+    return _has_nan(x) and bool(np.signbit(np.asarray(np.nan, x.dtype)))
 
 
 def _integer_key(x: Array) -> Array:
@@ -155,7 +162,7 @@ def order_by(keys: Sequence[Array], axis: int, k: Any, descending: bool = False)
 def sort(*operands: Array, dimension: int, num_keys: int, **_) -> list[Array]:
     """Sort all operands by the first `num_keys` of them."""
     n = operands[0].shape[dimension]
-    keys = [key for x in operands[:num_keys] for key in sort_keys(x)]
+    keys = [key for x in operands[:num_keys] for key in sort_keys(x, _has_nan_first(x))]
     if len(operands) == 1 and keys[0] is operands[0]:
         return ordered(keys[0], k=n, axis=dimension)[:1]
     order = order_by(keys, dimension, n)
@@ -207,14 +214,20 @@ def _has_nan(x: Array) -> bool:
 
 @decomposes(lax.lt_to_p)
 def lt_to(x: Array, y: Array) -> Array:
-    """Whether x comes before y, where NaN is last."""
-    return (x < y) | ((y != y) & (x == x)) if _has_nan(x) else x < y
+    """Whether x comes before y, where NaN is at the end of the order."""
+    if not _has_nan(x):
+        return x < y
+    at_end, inside = (x, y) if _has_nan_first(x) else (y, x)
+    return (x < y) | ((at_end != at_end) & (inside == inside))
 
 
 @decomposes(lax.le_to_p)
 def le_to(x: Array, y: Array) -> Array:
-    """Whether x does not come after y, where NaN is last."""
-    return (x <= y) | (y != y) if _has_nan(x) else x <= y
+    """Whether x does not come after y, where NaN is at the end of the order."""
+    if not _has_nan(x):
+        return x <= y
+    at_end = x if _has_nan_first(x) else y
+    return (x <= y) | (at_end != at_end)
 
 
 @decomposes(lax.eq_to_p)

@@ -115,6 +115,15 @@ def test_comparisons_in_sorting_order(primitive):
     assert_agrees(primitive, np.array([1, 2, 3]), np.array([3, 2, 1]))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fnuz, jnp.float8_e4m3fn])
+def test_the_only_nan_comes_first_if_its_sign_bit_is_set(dtype):
+    x = np.array([1, np.nan, -3, 0, 5, np.nan, -1, -240]).astype(dtype)
+    check(lambda x: (jnp.sort(x), jnp.argsort(x), jnp.argsort(x, descending=True), lax.top_k(x, 5)), x)
+    check(lambda x: jnp.searchsorted(jnp.sort(x), x), x)
+    for primitive in (lax.lt_to_p, lax.le_to_p, lax.eq_to_p):
+        check(lambda x, y, p=primitive: p.bind(x, y), *np.array(np.meshgrid(x, x)).reshape(2, -1))
+
+
 def test_keys_are_those_that_the_runtime_orders_properly():
     """Also when 64-bit types are off."""
     allowed = {"int32", "int64", "float32", "float64"}
