@@ -184,15 +184,28 @@ COMPARISONS: dict[str, tuple[Callable[..., bool], Callable[..., bool]]] = {
 
 
 def _outcome(node: ir.Node) -> bool | None:
-    """What a comparison says of all elements, if that follows from their ranges, or integers meet themselves."""
+    """What a comparison says of all elements, if that follows from their ranges, integers meet themselves, or a number
+    meets what it was replaced in."""
     a, b = node.inputs
     if _repeated(a) is _repeated(b) and a is not None and a.dtype is not None and a.dtype.is_integer():
         return node.op_type in ("Equal", "LessOrEqual", "GreaterOrEqual")
+    if node.op_type == "Equal" and _was_replaced(a, b):
+        return False
     left, right = bounds(a), bounds(b)
     if left is None or right is None:
         return None
     always, never = COMPARISONS[node.op_type]
     return True if always(left, right) else False if never(left, right) else None
+
+
+def _was_replaced(value: ir.Value | None, number: ir.Value | None) -> bool:
+    """Is `value` x == number ? another : x, as a divisor is that must not be 0?"""
+    choice, k = producer(value, "Where"), splat(number)
+    test = producer(choice.inputs[0], "Equal") if choice is not None else None
+    if choice is None or test is None or k is None or choice.inputs[2] is not test.inputs[0]:
+        return False
+    other = splat(choice.inputs[1])
+    return other is not None and other != k and splat(test.inputs[1]) == k
 
 
 def _repeated(value: ir.Value | None) -> ir.Value | None:

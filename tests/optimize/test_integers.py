@@ -97,6 +97,31 @@ def test_symbolic_sizes() -> None:
     check(lambda x: (x % 7, x // 7, x % 4, x >> 2), extremes("int32", 2 * MANY).reshape(2, MANY), dims=[("N", MANY)])
 
 
+@pytest.mark.parametrize(("dtype", "tests"), [("int32", 3), ("uint32", 2)])
+def test_unknown_divisors_are_replaced_once_where_they_are_zero(dtype: str, tests: int) -> None:
+    """jnp makes them 1. (Those of signed integers must not be -1 either, and all remainders are compared with 0.)"""
+    x, by = extremes(dtype, 30)[:, None], np.array([0, 1, 7, -1, 10]).astype(dtype)
+    assert ops(check(lambda x, by: x % by, x, by)).count("Equal") == tests
+    check(lambda x, by: x % by, x, by, dims=[("N", 1), ("M",)])
+
+
+def test_sizes_as_divisors() -> None:
+    fn = lambda x, n: (jnp.arange(x.shape[1]) + n[:, None]) % x.shape[1]  # noqa: E731
+    x = np.ones((2, 3), np.float32)
+    model = check(fn, x, np.int32([1, -5]), dims=[("B", "T"), ("B",)])
+    assert ops(model).count("Equal") == 1
+    check_run(model, fn, x[:, :0], np.int32([1, -5]))
+
+
+def test_numbers_meet_what_they_were_replaced_in() -> None:
+    x, n = np.float32([0, -0.0, np.nan, 1, np.inf]), extremes("int32", 30)
+    assert "Equal" not in ops(check(lambda x: jnp.where(x == 0, jnp.nan, x) == 0, x))
+    assert "Equal" not in ops(check(lambda n: jnp.where(n == 7, 0, n) == 7, n))
+    for number, other, added in ((7, 7, 0), (0, 7, 0), (7, 0, 1)):
+        fn = lambda n: jnp.where(n == 7, other, n + added) == number  # noqa: B023, E731
+        assert "Equal" in ops(check(fn, n - added))
+
+
 @pytest.mark.parametrize(("size", "operator"), [(5, "Mod"), (8, "BitwiseAnd")])
 def test_an_index_modulo_the_size_needs_no_clipping(size: int, operator: str) -> None:
     model = check(lambda x, i: x[i % size], np.arange(size, dtype=np.float32), extremes("int32", 20))
