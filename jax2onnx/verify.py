@@ -6,8 +6,9 @@ allclose(fn, "model.onnx", [x])  gives (True or False, a sentence)
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from .tracing import Program, trace
 
 if TYPE_CHECKING:
     import onnxruntime as ort
+
+log = logging.getLogger("jax2onnx")
 
 # Relative and absolute tolerance per dtype of an output. Others (integers, booleans) must be equal.
 _TOLERANCES = {
@@ -68,7 +71,7 @@ def verify(
         inputs_as_nchw or (),
         outputs_as_nchw or (),
     )
-    tried, worst = [], 0.0
+    tried, worst, blank = [], 0.0, None
     with compat.evaluation.x64(x64 or needs_x64(specs) or _x64_is_on()):
         for seed, sizes in enumerate(sample_sizes(specs, runs, constraints_of(pair.session) or ())):
             fixed = with_sizes(specs, sizes)
@@ -80,8 +83,12 @@ def verify(
                 raise VerificationError(f"{result.difference}{f', with {at}' if at else ''}.")
             tried.append(at)
             worst = max(worst, result.worst)
+            blank = result.blank if blank is None else blank & result.blank
     sizes_tried = f" at {'; '.join(tried)}" if any(tried) else ""
-    return f"ONNX Runtime gives what JAX gives{sizes_tried} (largest absolute difference {worst:.3g})."
+    report = f"ONNX Runtime gives what JAX gives{sizes_tried} (largest absolute difference {worst:.3g}).{_about(blank)}"
+    if blank:
+        log.warning("%s", report)
+    return report
 
 
 def allclose(
@@ -119,7 +126,13 @@ def allclose(
         result = pair.compare(fixed, arrays, lambda want: (rtol, atol))
     if result.difference is not None:
         return False, f"{result.difference}."
-    return True, f"All outputs agree (largest absolute difference {result.worst:.3g})."
+    return True, f"All outputs agree (largest absolute difference {result.worst:.3g}).{_about(result.blank)}"
+
+
+def _about(blank: Set[str] | None) -> str:
+    """What to say of outputs of which nothing but NaN and infinities was compared: any model of those agrees."""
+    names = ", ".join(map(repr, sorted(blank or ())))
+    return f" But of {names} there was no finite number: compare on other inputs, with allclose." if names else ""
 
 
 def difference(got: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> str | None:
@@ -157,6 +170,8 @@ def difference(got: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> s
 class _Result:
     difference: str | None
     worst: float = 0.0
+    blank: Set[str] = frozenset()
+    """The outputs that JAX gives no finite number in."""
 
 
 @dataclass(frozen=True)
@@ -179,14 +194,16 @@ class _Pair:
         got = self._run_model(values, program.input_names, len(arrays))
         if len(got) != len(wanted):
             return _Result(f"The model has {len(got)} outputs, the function {len(wanted)}")
-        worst = 0.0
+        worst, blank = 0.0, set()
         transposed = _positions(self.outputs_as_nchw, names, "output")
         for i, (name, g, w) in enumerate(zip(names, got, wanted, strict=True)):
             w = np.moveaxis(w, -1, 1) if i in transposed else w
             if message := difference(g, w, *tolerances(w)):
                 return _Result(f"Output {i} ({name}) {message}")
             worst = max(worst, _largest_difference(g, w))
-        return _Result(None, worst)
+            if w.size and not np.isfinite(w.astype(np.float64)).any():
+                blank.add(name)
+        return _Result(None, worst, blank)
 
     def _keyword_values(self, program: Program) -> list[Any]:
         """The values of the keyword arguments that are inputs of the model, not baked into it."""

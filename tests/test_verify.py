@@ -128,6 +128,21 @@ def test_allclose(tmp_path: Path) -> None:
     assert not allclose(lambda a, b: a + b + 1e-3, path, [a, b], rtol=0)[0]
 
 
+def test_it_is_said_where_no_number_was_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """All models of which all results are NaN agree."""
+    path = tmp_path / "add.onnx"
+    onnx.save(ADD, path)
+    numbers, infinities = np.float32([[1, np.inf]]), np.full((1, 2), np.inf, np.float32)
+    assert "finite" not in allclose(lambda a, b: a + b, path, [numbers, numbers[0]])[1]
+    same, message = allclose(lambda a, b: a + b, path, [infinities, numbers[0]])
+    assert same and "But of 'y' there was no finite number" in message
+    logs = to_onnx(lambda x: (jnp.log(-1 - x * x), x > 0, x[:0]), [(3,)])
+    assert "But of 'output_0' there" in verify(
+        lambda x: (jnp.sqrt(-1 - x * x), x > 0, x[:0]), input_specs([(3,)]), logs
+    )
+    assert "no finite number" in caplog.text
+
+
 def test_allclose_drops_no_arrays(tmp_path: Path) -> None:
     path = tmp_path / "mul.onnx"
     onnx.save(one_node("Neg", {"x": [3]}, [3]), path)
