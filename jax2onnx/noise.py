@@ -5,7 +5,8 @@
 This is done to the jaxpr. A call of `jax.random.normal` becomes an input that is standard normal; the uniform floats
 that most other distributions start from (`uniform`, `bernoulli`, `categorical`, `gumbel`, `exponential`, `laplace`,
 `truncated_normal`, dropout ...) become an input that is uniform in [0, 1); and bits that are used in any other way
-(`randint`, `permutation`, `bits`) unsigned integers of random bits. A draw in a scan has an axis for the steps.
+(`randint`, `permutation`, `bits`) unsigned integers of random bits. A draw in a scan has an axis for the steps. Draws
+of the same from one key, as of dropout that is computed again for its gradient, are one input.
 
 What draws until it accepts (`gamma`, `beta`, `dirichlet`, `poisson`, `binomial` ...) has no fixed amount of noise: this
 is an error.
@@ -14,7 +15,7 @@ is an error.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +38,7 @@ class Draw(NamedTuple):
     kind: str  # normal, uniform or bits
     shape: tuple[Any, ...]
     dtype: Any
+    key: Any  # the variable; of a whole program, what is the same for draws from equal keys
 
 
 class Noisy(NamedTuple):
@@ -53,11 +55,12 @@ def noise_as_input(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     `args` are specs and `kwargs` values, as for `tracing.trace`. The first arguments, as many as are `kept`, stay.
     """
     program = trace(fn, args, kwargs)
-    draws = list(_draws_in(program.jaxpr, ()))
+    draws = list(_draws_of(program.jaxpr))
     if not draws:
         raise InputError('random="noise" was given, but the program draws no random numbers.')
-    names = [f"{draw.kind}_{i}" for i, draw in enumerate(draws)]
-    specs = {name: jax.ShapeDtypeStruct(draw.shape, draw.dtype) for name, draw in zip(names, draws, strict=True)}
+    name_of = {draw: f"{draw.kind}_{i}" for i, draw in enumerate(dict.fromkeys(draws))}
+    names = [name_of[draw] for draw in draws]
+    specs = {name: jax.ShapeDtypeStruct(draw.shape, draw.dtype) for draw, name in name_of.items()}
     flat, tree = jax.tree.flatten(program.inputs)
     replaced = compat.programs.trace_flat(
         lambda *leaves: _run(program.jaxpr, leaves[: len(flat)], iter(leaves[len(flat) :])),
@@ -107,26 +110,103 @@ def _zeros(spec: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ finding draws
 
 
-def _draws_in(closed: ClosedJaxpr, around: tuple[Any, ...]) -> Iterator[Draw]:
+def _draws_of(closed: ClosedJaxpr) -> Iterator[Draw]:
     """The draws of a program, in the order in which `_run` comes by them."""
-    plan = _plan(closed.jaxpr)
-    for i, eqn in enumerate(closed.jaxpr.eqns):
-        if i in plan:
-            draw = plan[i]
-            if draw is not None:
-                yield draw
-            continue
-        if eqn.primitive in _WITHOUT_END:
+    numbers = _Numbers()
+    return _draws_in(closed, (), numbers, [numbers.of("input", i) for i in range(len(closed.in_avals))])
+
+
+class _Numbers:
+    """Numbers for what is computed: the same number is the same value."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, int] = {}
+        self.loops: list[int] = []
+        """For each number, how many of the loops around make it another one in each step."""
+
+    def of(self, *key: Any, loops: int = 0) -> int:
+        if key not in self._known:
+            self._known[key] = len(self._known)
+            self.loops.append(loops)
+        return self._known[key]
+
+    def results(self, eqn: Any, operands: Sequence[int], loops: int) -> list[int]:
+        """Those of an equation, in so many loops: they are equal to those of an equal one, unless it has effects."""
+        if eqn.effects:
+            return [self.of(object(), loops=loops) for _ in eqn.outvars]
+        try:
+            what: Any = (eqn.primitive, tuple(sorted(eqn.params.items())))
+            hash(what)
+        except TypeError:  # a parameter that cannot be hashed
+            what = id(eqn)
+        loops = max((self.loops[i] for i in operands), default=0)
+        return [self.of(what, i, *operands, loops=loops) for i in range(len(eqn.outvars))]
+
+
+def _draws_in(
+    closed: ClosedJaxpr, around: tuple[Any, ...], numbers: _Numbers, inputs: Sequence[int]
+) -> Generator[Draw, None, list[int]]:
+    """The draws, and in the end the numbers of the results, from those of the inputs."""
+    jaxpr = closed.jaxpr
+    known = dict(zip(jaxpr.constvars, (numbers.of("constant", id(c)) for c in closed.consts), strict=True))
+    known |= zip(jaxpr.invars, inputs, strict=True)
+
+    def number(v: Any) -> int:
+        return numbers.of("literal", str(v.aval), str(v.val)) if isinstance(v, Literal) else known[v]
+
+    plan = _plan(jaxpr)
+    scans = [id(e) for e in around if e.primitive is P.scan_p]
+    for i, eqn in enumerate(jaxpr.eqns):
+        operands = list(map(number, eqn.invars))
+        results = numbers.results(eqn, operands, len(scans))
+        draw = plan.get(i)
+        if draw is not None:
+            key = number(draw.key)
+            if numbers.loops[key] < len(scans):
+                where = compat.sources.source_line(eqn, *around)
+                raise UnsupportedError(f"{_CANNOT} what each step of a loop draws from the same key, at {where}.")
+            yield draw._replace(key=(key, *scans))
+        elif i in plan:
+            pass
+        elif eqn.primitive in _WITHOUT_END:
             raise UnsupportedError(f"{_CANNOT} `{eqn.primitive}`, at {compat.sources.source_line(eqn, *around)}.")
-        for body in compat.programs.sub_jaxprs(eqn.params):
-            for inner in _draws_in(body, (eqn, *around)):
-                if eqn.primitive is P.scan_p:
-                    yield inner._replace(shape=(eqn.params["length"], *inner.shape))
-                elif eqn.primitive is P.cond_p or eqn.primitive in compat.kinds.CALL_PRIMITIVES:
-                    yield inner
-                else:
-                    where = compat.sources.source_line(eqn, *around)
-                    raise UnsupportedError(f"{_CANNOT} what is drawn inside of `{eqn.primitive}`, at {where}.")
+        else:
+            for body in compat.programs.sub_jaxprs(eqn.params):
+                given = _given(eqn, len(body.in_avals), operands, numbers, len(scans))
+                inner_results = yield from _outside(_draws_in(body, (eqn, *around), numbers, given), eqn, around)
+                if eqn.primitive in compat.kinds.CALL_PRIMITIVES:
+                    results = inner_results
+        known.update(zip(eqn.outvars, results, strict=True))
+    return list(map(number, jaxpr.outvars))
+
+
+def _given(eqn: Any, count: int, operands: Sequence[int], numbers: _Numbers, loops: int) -> list[int]:
+    """The numbers of what the body of an equation, in so many loops, is given."""
+    if eqn.primitive in compat.kinds.CALL_PRIMITIVES and count == len(operands):
+        return list(operands)
+    if eqn.primitive is P.cond_p:
+        return list(operands[1:])
+    same = compat.programs.scan_layout(eqn.params)[0] if eqn.primitive is P.scan_p else 0
+    given = [numbers.of("given", id(eqn), i, *operands, loops=loops + 1) for i in range(same, count)]
+    return [*operands[:same], *given]
+
+
+def _outside(
+    draws: Generator[Draw, None, list[int]], eqn: Any, around: tuple[Any, ...]
+) -> Generator[Draw, None, list[int]]:
+    """Draws of a body as those of its equation."""
+    while True:
+        try:
+            inner = next(draws)
+        except StopIteration as end:
+            return end.value
+        if eqn.primitive is P.scan_p:
+            yield inner._replace(shape=(eqn.params["length"], *inner.shape))
+        elif eqn.primitive is P.cond_p or eqn.primitive in compat.kinds.CALL_PRIMITIVES:
+            yield inner
+        else:
+            where = compat.sources.source_line(eqn, *around)
+            raise UnsupportedError(f"{_CANNOT} what is drawn inside of `{eqn.primitive}`, at {where}.")
 
 
 _CANNOT = 'random="noise" cannot replace'
@@ -145,7 +225,7 @@ def _plan(jaxpr: Any) -> dict[int, Draw | None]:
     plan: dict[int, Draw | None] = {}
     for i, eqn in enumerate(jaxpr.eqns):
         if eqn.primitive is P.jit_p and eqn.params["name"] == "_normal_real" and all(map(_is_key, eqn.invars)):
-            plan[i] = _draw("normal", eqn)
+            plan[i] = _draw("normal", eqn, eqn)
         elif eqn.primitive is P.random_bits_p:
             chain = [i]
             while not _is_unit_float(jaxpr.eqns[chain[-1]]):
@@ -157,9 +237,9 @@ def _plan(jaxpr: Any) -> dict[int, Draw | None]:
                     break
                 chain += following
             if _is_uniform([jaxpr.eqns[k] for k in chain]):
-                plan |= {**dict.fromkeys(chain), chain[-1]: _draw("uniform", jaxpr.eqns[chain[-1]])}
+                plan |= {**dict.fromkeys(chain), chain[-1]: _draw("uniform", jaxpr.eqns[chain[-1]], eqn)}
             else:
-                plan[i] = _draw("bits", eqn)
+                plan[i] = _draw("bits", eqn, eqn)
     return plan
 
 
@@ -183,9 +263,9 @@ def _is_uniform(chain: Sequence[Any]) -> bool:
     return found == [0.0, 1.0 - float(jax.numpy.finfo(result).eps)]
 
 
-def _draw(kind: str, eqn: Any) -> Draw:
+def _draw(kind: str, eqn: Any, source: Any) -> Draw:
     (result,) = eqn.outvars
-    return Draw(kind, tuple(result.aval.shape), result.aval.dtype)
+    return Draw(kind, tuple(result.aval.shape), result.aval.dtype, source.invars[0])
 
 
 def _is_key(v: Any) -> bool:
@@ -217,7 +297,7 @@ def _run(closed: ClosedJaxpr, args: Sequence[Any], noise: Iterator[Any]) -> list
 
 def _apply(eqn: Any, operands: list[Any], noise: Iterator[Any]) -> list[Any]:
     bodies = compat.programs.sub_jaxprs(eqn.params)
-    counts = [sum(1 for _ in _draws_in(body, ())) for body in bodies] if bodies else []
+    counts = [sum(1 for _ in _draws_of(body)) for body in bodies] if bodies else []
     if not any(counts):
         results = eqn.primitive.bind(*operands, **eqn.params)
         return list(results) if eqn.primitive.multiple_results else [results]

@@ -181,3 +181,67 @@ def test_wrong_usage() -> None:
         export(jnp.sin, [(3,)])
     with pytest.raises(jax2onnx.InputError, match='None or "noise"'):
         jax2onnx.to_onnx(jnp.sin, [(3,)], random="yes")
+
+
+def dropped(x: Any, key: Any) -> Any:
+    return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x * x, 0)
+
+
+def computed_again(x: Any, key: Any) -> Any:
+    one, two = jax.random.split(key)
+    return dropped(jnp.sin(jax.checkpoint(dropped)(x, one)), two).sum()
+
+
+def drawn_in_each_step(x: Any, key: Any) -> Any:
+    def step(x: Any, i: Any) -> Any:
+        return x + jax.random.normal(jax.random.fold_in(key, i), x.shape), jax.random.normal(key, x.shape[1:]).sum()
+
+    return jax.lax.scan(step, x, jnp.arange(4))
+
+
+AGAIN: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "the same": (lambda x, k: jax.random.normal(k, (3,)) - jax.random.normal(k, (3,)), ["normal_0"]),
+    "of other shapes": (lambda x, k: jax.random.normal(k, (3,)) - jax.random.normal(k, (1,)), ["normal_0", "normal_1"]),
+    "of halves": (
+        lambda x, k: sum(jax.random.uniform(jax.random.split(k)[i], (3,)) for i in (0, 1, 0)),
+        ["uniform_0", "uniform_1"],
+    ),
+    "for gradients": (jax.grad(computed_again), ["uniform_0", "uniform_1"]),
+    "in branches": (
+        lambda x, k: jax.lax.cond(x[0] > 0, lambda: jax.random.normal(k), lambda: -jax.random.normal(k)),
+        ["normal_0"],
+    ),
+    "in a loop and outside": (
+        lambda x, k: (
+            jax.lax.scan(lambda c, k: (c + jax.random.normal(k, (3,)), None), x, k[None].repeat(2))[0]
+            + jax.random.normal(k, (2, 3)).sum(0)
+        ),
+        ["normal_0", "normal_1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_equal_keys_draw_the_same(name: str) -> None:
+    fn, noise = AGAIN[name]
+    model = export(fn, [(3,), KEY], verify=True)
+    assert [i for i in inputs_of(model) if i.startswith("noise/")] == [f"noise/{n}" for n in noise]
+
+
+def test_what_is_computed_again_is_computed_from_the_same() -> None:
+    def computed_once(x: Any, key: Any) -> Any:
+        one, two = jax.random.split(key)
+        return dropped(jnp.sin(dropped(x, one)), two).sum()
+
+    plain, again = (export(jax.grad(f), [(3,), KEY]) for f in (computed_once, computed_again))
+    x, *noise = np.float32([0.5, -2, 1]), np.float32([0.1, 0.7, 0.2]), np.float32([0.3, 0.1, 0.6])
+    results = [jax2onnx.load(m)(x, dict(zip(("uniform_0", "uniform_1"), noise, strict=True))) for m in (plain, again)]
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+    assert results[0][0] != 0
+
+
+def test_steps_that_draw_from_one_key() -> None:
+    with pytest.raises(
+        jax2onnx.UnsupportedError, match=r"each step of a loop draws from the same key, at .*test_noise\.py"
+    ):
+        export(drawn_in_each_step, [(3,), KEY])
