@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jax2onnx.errors import UNKNOWN_LINE, UnsupportedError
-from jax2onnx.graphs import DOMAIN, bodies
+from jax2onnx.graphs import DOMAIN, bodies, is_used
 from jax2onnx.naming import NAME, SOURCE
 from jax2onnx.targets.carriers import INT64, MODE, MODE_DEFAULT
 from jax2onnx.targets.emitter import Emitter, graph_of, new_node
@@ -243,10 +243,10 @@ class Legalizer:
     def _drop_unused(self) -> None:
         """Remove the casts back that nobody uses, and the constants that were replaced by their images."""
         for node in self.back_casts:
-            if node.graph is not None and not _is_used(node.outputs[0]):
+            if node.graph is not None and not is_used(node.outputs[0]):
                 node.graph.remove(node, safe=True)
         for value, _ in self.images:
-            if value.is_initializer() and not value.is_graph_input() and not _is_used(value):
+            if value.is_initializer() and not value.is_graph_input() and not is_used(value):
                 graph, name = value.graph, value.name
                 assert graph is not None
                 assert name is not None
@@ -292,7 +292,3 @@ def _replace(old: ir.Value, new: ir.Value) -> None:
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     new.name = old.name
     old.name = f"{old.name}_wide"
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
